@@ -27,26 +27,24 @@ class PollSchedule:
 
     Args:
         longest_s: the longest pause, in seconds.
+
+    Attributes:
+        at: the time of the next poll.
     """
 
     def __init__(self, *, longest_s: float) -> None:
         self._longest_s = longest_s
         self._steps = 0
-        self._at = 0.0
-
-    @property
-    def at(self) -> float:
-        """The time of the next poll."""
-        return self._at
+        self.at = 0.0
 
     def hinted(self, now: float) -> None:
         """Poll at once, and soon again."""
         self._steps = 0
-        self._at = min(self._at, now) if self._at else now
+        self.at = min(self.at, now) if self.at else now
 
     def poll_within(self, now: float, pause_s: float) -> None:
         """Poll after that pause at the latest: a row was not available just now."""
-        self._at = min(self._at, now + pause_s)
+        self.at = min(self.at, now + pause_s)
 
     def wait_begun(self, now: float, *, alone: bool) -> None:
         """Poll soon for a run that has just started; its end will send a hint.
@@ -56,8 +54,8 @@ class PollSchedule:
             alone: there is no other waiter, so a poll that is due earlier may be delayed.
         """
         soon = now + _AFTER_HINT_S[1]
-        if alone or self._at > soon:
-            self._steps, self._at = 1, soon
+        if alone or self.at > soon:
+            self._steps, self.at = 1, soon
 
     def polled(self, now: float, *, found: bool) -> None:
         """Record a poll; if it found rows there may be more, so the next one comes soon."""
@@ -69,7 +67,7 @@ class PollSchedule:
         else:
             pause = min(self._longest_s, 2.0 ** (self._steps - len(_AFTER_HINT_S)))
             pause *= 0.8 + 0.2 * random.random()
-        self._at = now + pause
+        self.at = now + pause
 
 
 class NotifyThrottle:

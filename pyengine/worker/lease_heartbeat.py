@@ -40,6 +40,7 @@ logger = logging.getLogger("pyengine.heartbeat")
 WATCH_EVERY_S = 0.25
 BLOCKED_AFTER_S = 1.0
 _PRESENCE_RETRY_S = 0.2
+_STOP_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +109,8 @@ class Heartbeat:
         self._thread.start()
         self._ready.wait()
 
-    def stop(self, *, timeout_s: float = 5.0) -> None:
-        """End the thread; blocks until it has ended, or for so long."""
+    def stop(self) -> None:
+        """End the thread; blocks until it has ended, or for a while."""
         loop, stop = self._loop, self._stop
         if loop is None or stop is None:
             return
@@ -117,7 +118,7 @@ class Heartbeat:
             loop.call_soon_threadsafe(stop.set)
         except RuntimeError:
             return  # it has ended by itself
-        self._thread.join(timeout_s)
+        self._thread.join(_STOP_WITHIN_S)
 
     def _run(self) -> None:
         try:

@@ -76,7 +76,7 @@ class ReportQueue:
         busy = self._fill(now_s, most, last=False)
         self._dirty.extendleft(reversed(busy))
 
-    def collect(self, now_s: float = 0.0, most: int = REPORTS_MAX) -> TurnBatch:
+    def collect(self, now_s: float, most: int) -> TurnBatch:
         """Return what the next turn carries.
 
         Args:

@@ -63,6 +63,7 @@ class RunDriver:
         randomness: source of `ctx.random`.
 
     Attributes:
+        ending_steps: the steps after which runs have ended.
         effects: what is to be done, by the event that is being applied.
         dirty: runs with something to report, each once, in the order in which they got it.
         stopping: nothing starts any more.
@@ -75,7 +76,7 @@ class RunDriver:
         self._codec = codec
         self._randomness = randomness
         self._now_ms = now_ms
-        self._ending_steps = EndingSteps()
+        self.ending_steps = EndingSteps()
         self.effects: list[Effect] = []
         self.dirty: deque[LeasedRun] = deque()
         self.stopping = False
@@ -115,7 +116,7 @@ class RunDriver:
             self._release_if_idle(run, live)
         if live.is_dirty:
             if isinstance(live.end, ENDS):
-                self._ending_steps.learn(run)
+                self.ending_steps.learn(run)
             self.queue_report(run)
         if live.transaction is not None or run.replay.in_transaction:
             self._serve_transaction(run, live)
@@ -192,7 +193,7 @@ class RunDriver:
         run.last_step = outcome.child
         if outcome.retry_in_ms is not None:
             live.attempts_after_record[call.child] = next_attempt(call)
-        elif self._ending_steps.likely(run) and may_speculate(run, live):
+        elif self.ending_steps.likely(run) and may_speculate(run, live):
             self._speculate(run, live)
         self.queue_report(run)
 

@@ -73,6 +73,7 @@ class RunManager:
         leased: runs under a lease of this worker, by execution.
         warm: runs whose coroutine is kept, by execution, the oldest first.
         dirty: runs with something to report, each once, in the order in which they got it.
+        ending_steps: the steps after which runs have ended.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class RunManager:
         self.leased: dict[int, LeasedRun] = {}
         self.warm: OrderedDict[int, LeasedRun] = OrderedDict()
         self.dirty = self._driver.dirty
+        self.ending_steps = self._driver.ending_steps
         self._handlers: dict[type, Callable[[Any], None]] = {
             on.RunClaimed: self._run_claimed,
             on.JournalFetched: self._journal_fetched,

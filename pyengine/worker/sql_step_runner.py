@@ -98,7 +98,7 @@ class SqlStepRunner:
         if left_s <= _TICK_S:
             raise too_long(attempt.call)
         try:
-            text = await self._execute(link, run, attempt, seen, left_s)
+            text = await self.execute(link, run, attempt, seen, left_s)
         except EngineError as error:
             spent_s = loop.time() - began_s
             meaning = _meaning(error, attempt, over=spent_s >= left_s - _TICK_S)
@@ -110,9 +110,14 @@ class SqlStepRunner:
             return None, spent_s
         return JournalWritten(attempt, decode_journal(text)), loop.time() - began_s
 
-    async def _execute(
+    async def execute(
         self, link: ReconnectingConnection, run: LeasedRun, attempt: Attempt, seen: int, timeout_s: float
     ) -> str:
+        """Execute the statement, and return the run's journal from where the coroutine was.
+
+        Raises:
+            EngineError: it failed, or took longer than `timeout_s`.
+        """
         call = attempt.call
         param = _sql_step_of(attempt).sent_arguments(call.param, f"{attempt.run_id}.{call.child}")
         given = (self._worker, *run.lease, seen, call.child, call.attempt, call.name, call.hash, param)

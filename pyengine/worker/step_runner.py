@@ -33,7 +33,7 @@ from pyengine.worker.effects import CancelAttempt, StartAttempt
 from pyengine.worker.events import AttemptEnded, Event
 from pyengine.worker.run_state import LeasedRun
 
-__all__ = ["UNWIND_S", "StepRunner", "too_long"]
+__all__ = ["UNWIND_S", "StepRunner", "ThreadPool", "too_long"]
 
 logger = logging.getLogger("pyengine.steps")
 
@@ -80,7 +80,7 @@ class StepRunner:
         self._codec = codec
         self._randomness = randomness
         self._concurrency = concurrency
-        self._pool = _ThreadPool(loop, threads)
+        self._pool = ThreadPool(loop, threads)
         self._post = post
         self._in_sql = in_sql
         self._active = 0
@@ -94,7 +94,7 @@ class StepRunner:
         if not attempt.call.step.is_async:
             self._pool.submit(partial(self._thread_body, attempt), partial(self._thread_done, attempt))
         elif self._active < self._concurrency:
-            self._start_task(effect)
+            self.start_task(effect)
         else:
             self._waiting.append(effect)
 
@@ -126,7 +126,8 @@ class StepRunner:
 
     # -- bodies
 
-    def _start_task(self, effect: StartAttempt) -> None:
+    def start_task(self, effect: StartAttempt) -> None:
+        """Execute an attempt of an async step, for which there is room."""
         self._active += 1
         attempt = effect.attempt
         if attempt.call.step.timeout_ms is not None:
@@ -179,7 +180,7 @@ class StepRunner:
             while self._waiting and self._active < self._concurrency:
                 effect = self._waiting.popleft()
                 if effect.attempt.wanted:
-                    self._start_task(effect)
+                    self.start_task(effect)
         finally:
             self._filling = False
 
@@ -274,7 +275,7 @@ def _info(attempt: Attempt) -> StepInfo:
     )
 
 
-class _ThreadPool:
+class ThreadPool:
     """Runs plain functions in daemon threads, which are made when they are needed. The standard pool will not
     do, because the interpreter waits for its threads at exit: a step that hangs would keep a worker from
     stopping. These threads are left behind.

@@ -49,7 +49,7 @@ from pyengine.worker.events import (
 )
 from pyengine.worker.run_state import LeasedRun
 
-__all__ = ["TransactionRunner"]
+__all__ = ["Again", "TransactionRunner"]
 
 logger = logging.getLogger("pyengine.worker")
 
@@ -67,7 +67,7 @@ _ENDS_IT = re.compile(
 )
 
 
-class _Again(Exception):
+class Again(Exception):
     """Nothing is left of the transaction, and the run is to be replayed.
 
     Args:
@@ -168,7 +168,7 @@ class TransactionRunner:
     async def _run(self, run: LeasedRun, session: _Session) -> None:
         try:
             await self._serve(run, session)
-        except _Again as again:
+        except Again as again:
             # what passes is an excuse only for a transaction that has failed before
             excused = again.passing and run.transaction_tries >= _EXCUSED_FROM
             counts = not (again.expected or excused)
@@ -202,7 +202,7 @@ class TransactionRunner:
         try:
             while True:
                 effect = await session.todo.get()
-                outcome, journal = await self._in_time(conn, run, session, effect)
+                outcome, journal = await self.execute_in_time(conn, run, session, effect)
                 self._post(StatementAnswered(run, effect.ask, outcome, journal))
                 if effect.ask.kind in ("commit", "rollback") and session.todo.empty():
                     return
@@ -215,7 +215,7 @@ class TransactionRunner:
                 # whatever is under way is rolled back by the server
                 link.drop()
 
-    async def _in_time(
+    async def execute_in_time(
         self, conn: Any, run: LeasedRun, session: _Session, effect: Execute
     ) -> tuple[Outcome, Journal | None]:
         """Execute one statement, within the time that its transaction has left."""
@@ -227,18 +227,18 @@ class TransactionRunner:
         try:
             async with asyncio.timeout_at(session.ends_s):
                 if ask.kind == "commit":
-                    outcome, journal = await self._commit(conn, run, session, log)
+                    outcome, journal = await self.commit(conn, run, session, log)
                 else:
                     outcome = await self._statement_or_end(conn, run, session, effect)
         except TimeoutError:
             conn.terminate()
             if ask.kind == "commit":
-                raise _Again(_overdue(log).message) from None
+                raise Again(_overdue(log).message) from None
             session.overdue = True
             outcome = self._refused(_overdue(log))
         if ask.kind == "begin" and outcome[0] != "value":
             # the code must not see what the journal would not hold
-            raise _Again(f"the transaction could not begin: {outcome[1]}")
+            raise Again(f"the transaction could not begin: {outcome[1]}")
         return outcome, journal
 
     # -- statements
@@ -254,12 +254,12 @@ class TransactionRunner:
         if session.overdue:
             return self._refused(_overdue(log))
         if conn.is_closed():
-            raise _Again("the connection was lost")
+            raise Again("the connection was lost")
         if ask.kind == "begin":
             return await self._reaching(conn, run, self._begin(conn, log.timeout_ms))
         if not conn.is_in_transaction():
             # outside of it the statement would be committed at once
-            raise _Again("nothing is left of the transaction")
+            raise Again("nothing is left of the transaction")
         found = _ENDS_IT.match(ask.query)
         if found is not None:
             word = (found[1] or found[2]).lower()
@@ -305,13 +305,14 @@ class TransactionRunner:
             case _:
                 return value_json(await conn.fetchval(ask.query, *ask.args))
 
-    async def _commit(
+    async def commit(
         self, conn: Any, run: LeasedRun, session: _Session, log: TransactionLog
     ) -> tuple[Outcome, Journal | None]:
+        """Commit the transaction together with its journal row."""
         if session.overdue:
             return self._refused(_overdue(log)), None
         if conn.is_closed() or not conn.is_in_transaction():
-            raise _Again("the connection was lost")
+            raise Again("the connection was lost")
         journal: Journal | None = None
 
         async def commit() -> None:
@@ -340,7 +341,7 @@ class TransactionRunner:
         """Return how a statement ended, as the code is to see it; `ours` says that it is not the user's.
 
         Raises:
-            _Again: it is not the code's business.
+            Again: it is not the code's business.
             LeaseLost: neither, and the run is somebody else's.
         """
         try:
@@ -349,9 +350,9 @@ class TransactionRunner:
             code = error.sqlstate or ""
             passing = passes(code) or (ours and code in _BOUNDED)
             if passing or code == _REPLAY or code.startswith("08") or conn.is_closed():
-                raise _Again(error, expected=code == _REPLAY, passing=passing) from error
+                raise Again(error, expected=code == _REPLAY, passing=passing) from error
             if code.startswith("40") and run.transaction_tries < _TRIES_MAX:
-                raise _Again(error) from error
+                raise Again(error) from error
             known = mapped(error, self._links.where)
             if isinstance(known, LeaseLost):
                 raise known from error
@@ -360,7 +361,7 @@ class TransactionRunner:
             return ("database", error_fields(error))
         except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
             if conn.is_closed() or isinstance(error, OSError):
-                raise _Again(error) from error
+                raise Again(error) from error
             # asyncpg's own judgement of the arguments
             return self._refused(InvalidRequest(f"a statement of a transaction was refused: {error}"))
         except EncodeError as error:

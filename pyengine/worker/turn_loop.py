@@ -69,6 +69,7 @@ class Parts:
         handoff: registers the worker as idle.
         slots: runs worked on at a time.
         blocked: takes what is left out because somebody has it locked.
+        poll: when to poll for runs to claim.
         wake: set when there is something to do.
     """
 
@@ -82,6 +83,7 @@ class Parts:
     handoff: Handoff
     slots: Capacity
     blocked: BlockedRuns
+    poll: PollSchedule
     wake: asyncio.Event
 
 
@@ -91,17 +93,16 @@ class TurnLoop:
     Args:
         parts: the parts that it needs.
         identity: the worker, and what it can run.
-        poll: when to poll for runs to claim.
     """
 
-    def __init__(self, parts: Parts, identity: Identity, *, poll: PollSchedule) -> None:
+    def __init__(self, parts: Parts, identity: Identity) -> None:
         self._parts = parts
         self._worker = identity.worker
         self._queues = frozenset(identity.queues)
         self._reports = ReportQueue(parts.runs.dirty)
         self._slots = parts.slots
         self._share = max(1, min(parts.slots.most // _IN_STEP, REPORTS_MAX))
-        self._poll = poll
+        self._poll = parts.poll
         self._loop = asyncio.get_running_loop()
         self._answers: deque[tuple[Answer, dict[int, RunReport]]] = deque()
         self._returned = asyncio.Event()
@@ -138,7 +139,7 @@ class TurnLoop:
                 continue
             now_s = loop.time()
             if self._unknown_at_s is not None and self._unknown_at_s <= now_s and not self._answers:
-                await self._give_back_unknown()
+                await self.give_back_unknown()
             free = self._free()
             # a claim for a few slots is worth a turn of its own only if nothing else is going on
             enough = free >= self._slots.now // _CLAIM_SHARE or not (reports or self._answers)
@@ -168,10 +169,14 @@ class TurnLoop:
                 handle.cancel()
         self._parts.handoff.busy()
 
+    @property
+    def coming(self) -> int:
+        """How many claimed runs stand in answers that have yet to be worked through."""
+        return sum(len(answer.tasks) for answer, _ in self._answers)
+
     def _free(self) -> int:
         """Slots that no run is in, or about to come into."""
-        coming = sum(len(answer.tasks) for answer, _ in self._answers)
-        return self._slots.free(packed_ends=self._reports.ends) - coming
+        return self._slots.free(packed_ends=self._reports.ends) - self.coming
 
     async def _turn(self, batch: TurnBatch, want: int) -> None:
         """Send one turn; a small one that settles something sends the hint with its commit."""
@@ -212,7 +217,7 @@ class TurnLoop:
         until_s = self._loop.time() + _STOP_WITHIN_S
         sent: set[int] = set()
         busy: list[RunReport] = []
-        while reports := self._reports.collect(self._loop.time()).reports:
+        while reports := self._reports.collect(self._loop.time(), REPORTS_MAX).reports:
             sent.update([report.execution for report in reports])
             busy += await self._send_last(reports)
         others = [
@@ -376,7 +381,7 @@ class TurnLoop:
         self._unknown_at_s, self._unknown_left = self._loop.time(), 2
         self._parts.wake.set()
 
-    async def _give_back_unknown(self) -> None:
+    async def give_back_unknown(self) -> None:
         """Release runs that a lost turn may have claimed and that lost messages handed over; twice, because
         the turn may still be executing.
         """

@@ -105,10 +105,6 @@ class TurnSender:
         """Close the connection."""
         await self._link.close()
 
-    def drop(self) -> None:
-        """Break the connection off."""
-        self._link.drop()
-
     async def send(
         self,
         reports: list[RunReport],
@@ -132,7 +128,7 @@ class TurnSender:
         failures = unknown = timeouts = 0
         while True:
             try:
-                answer = await self._once(reports, want, hints, text, idle_ms)
+                answer = await self.send_once(reports, want, text=text, hints=hints, idle_ms=idle_ms)
             except Unavailable as error:
                 self.uncertain = True
                 unknown += 1
@@ -164,17 +160,20 @@ class TurnSender:
             if pause := failures + max(0, unknown - 1):
                 await asyncio.sleep(backoff_s(pause))
 
-    async def send_once(self, reports: list[RunReport], want: int) -> Answer:
-        """Send a turn once.
+    async def send_once(
+        self,
+        reports: list[RunReport],
+        want: int,
+        *,
+        text: str | None = None,
+        hints: bool = False,
+        idle_ms: int = 0,
+    ) -> Answer:
+        """Send a turn once; arguments as for `send`.
 
         Raises:
             EngineError: it failed, or its outcome is unknown.
         """
-        return await self._once(reports, want, False)
-
-    async def _once(
-        self, reports: list[RunReport], want: int, hints: bool, text: str | None = None, idle_ms: int = 0
-    ) -> Answer:
         text = text or encode_reports(reports)
         answer: Any = await self._link.run(
             TURN, self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms

@@ -88,6 +88,13 @@ class Worker:
         threads: sync steps at a time.
         listener: shared with the clients of this process.
 
+    Attributes:
+        id: its id, fresh at each start.
+        database: where the runs are.
+        queues: the queues that it serves.
+        parts: what it is made of, from `start` on; for the package and its tests.
+        turn_loop: sends its turns; likewise.
+
     Use it as an async context manager, or call `start` and `stop`.
     """
 
@@ -112,8 +119,8 @@ class Worker:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self.queues = tuple(check_queue(queue, what="worker") for queue in queues)
         self._registry = registry
-        self._database = Database(database) if isinstance(database, str) else database
-        self._listener = listener or Listener(self._database)
+        self.database = Database(database) if isinstance(database, str) else database
+        self._listener = listener or Listener(self.database)
         self._concurrency = concurrency
         self._step_concurrency = step_concurrency
         self._threads = threads
@@ -148,13 +155,13 @@ class Worker:
         for signature in signatures:
             signature.codecs  # noqa: B018  resolves the annotations: early errors are better
         self._loop = asyncio.get_running_loop()
-        await self._database.open()
+        await self.database.open()
         names, versions = [one.name for one in workflows], [one.version for one in workflows]
         about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
         digests = [one.digest(loop_version) for one in workflows]
         hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode(), digests)
-        self._side = ConnectionPool(self._database, "side", _SIDE, min_open=1)
-        self._work = ConnectionPool(self._database, "work", _WORK)
+        self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
+        self._work = ConnectionPool(self.database, "work", _WORK)
         answer = await send_hello(self._side, hello)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
         identity = Identity(
@@ -165,11 +172,11 @@ class Worker:
             digests=digests,
             ttl_ms=settings["lease_ttl_ms"],
         )
-        self._clock = DatabaseClock(self._loop)
-        self._clock.set(answer["now"])
-        turns = self._assemble(identity, settings)
+        clock = DatabaseClock(self._loop)
+        clock.set(answer["now"])
+        self._assemble(identity, settings, clock)
         try:
-            await turns.open()
+            await self.parts.turns.open()
             await self._listener.start()
         except BaseException:
             await self.abandon()
@@ -178,28 +185,25 @@ class Worker:
         self._serve(hello, settings)
         logger.info("worker.started", extra={"worker": self.id, "queues": self.queues, "workflows": names})
 
-    def _assemble(self, identity: Identity, settings: dict[str, int]) -> TurnSender:
+    def _assemble(self, identity: Identity, settings: dict[str, int], clock: DatabaseClock) -> None:
         """Make the parts, each of which knows only those before it."""
         wake = asyncio.Event()
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
         codec = Codec(self._registry.errors, **limits)
         randomness = random.SystemRandom()
-        self._runs = RunManager(
-            self._registry, codec, self._clock.now_ms, randomness, max_warm=settings["max_warm"]
-        )
-        self._dispatcher = Dispatcher(self._runs, wake.set)
-        post, leased = self._dispatcher.post, self._runs.leased
+        runs = RunManager(self._registry, codec, clock.now_ms, randomness, max_warm=settings["max_warm"])
+        dispatcher = Dispatcher(runs, wake.set)
+        post, leased = dispatcher.post, runs.leased
         slots = Capacity(self._concurrency or settings["max_in_flight"], leased, wake.set)
         self._server = Server(self._work, served=self._did_serve)
-        self._blocked = BlockedRuns(self._side, self.id)
-        self._ticker = Ticker(
+        blocked = BlockedRuns(self._side, self.id)
+        ticker = Ticker(
             self._side,
             self.id,
             ticked=self._did_tick,
             services=self._server.record_due,
-            blocked=self._blocked,
+            blocked=blocked,
         )
-        self._handoff = Handoff(self._side, self._listener, identity)
         self._steps = StepRunner(
             self._loop,
             codec=codec,
@@ -212,34 +216,34 @@ class Worker:
         self._transactions = TransactionRunner(self._work, self.id, codec, slots, post)
         self._fetcher = JournalFetcher(self._side, self.id, post)
         self._poller = JournalPoller(self._loop, leased, post)
-        parts = Parts(
-            runs=self._runs,
-            dispatcher=self._dispatcher,
-            turns=TurnSender(self._database, identity, post),
+        longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S
+        self.parts = Parts(
+            runs=runs,
+            dispatcher=dispatcher,
+            turns=TurnSender(self.database, identity, post),
             side=self._side,
             listener=self._listener,
-            clock=self._clock,
-            ticker=self._ticker,
-            handoff=self._handoff,
+            clock=clock,
+            ticker=ticker,
+            handoff=Handoff(self._side, self._listener, identity),
             slots=slots,
-            blocked=self._blocked,
+            blocked=blocked,
+            poll=PollSchedule(longest_s=longest_s),
             wake=wake,
         )
-        longest_s = _POLL_LONGEST_S if self._database.hints else _POLL_ALONE_S
-        self._turn_loop = TurnLoop(parts, identity, poll=PollSchedule(longest_s=longest_s))
+        self.turn_loop = TurnLoop(self.parts, identity)
         self._connect()
-        return parts.turns
 
     def _connect(self) -> None:
         """Connect each effect with the part that performs it."""
-        self._dispatcher.start(
+        self.parts.dispatcher.start(
             {
                 StartAttempt: self._steps.start,
                 CancelAttempt: self._steps.cancel,
                 FetchJournal: self._fetcher.fetch,
                 Execute: self._transactions.execute,
                 RollBack: self._transactions.roll_back,
-                RecordDeadline: self._ticker.record_deadline,
+                RecordDeadline: self.parts.ticker.record_deadline,
             }
         )
 
@@ -248,14 +252,14 @@ class Worker:
         self._listener.subscribe("durable_settled", self._poller.hinted)
         self._tick_loop()
         self._heartbeat = Heartbeat(
-            self._database,
+            self.database,
             Vitals(
                 hello=hello,
-                idle=self._handoff.parameters,
+                idle=self.parts.handoff.parameters,
                 leases=self._leases,
                 lost=self._leases_lost,
                 ticked_s=lambda: self._ticked_s,
-                since_tick_ms=self._ticker.since_tick_ms,
+                since_tick_ms=self.parts.ticker.since_tick_ms,
                 declare=self._declare,
                 main_thread=threading.get_ident(),
             ),
@@ -264,12 +268,12 @@ class Worker:
         )
         self._heartbeat.start()
         bodies = (
-            self._turn_loop.send,
-            self._turn_loop.apply,
-            self._ticker.run,
+            self.turn_loop.send,
+            self.turn_loop.apply,
+            self.parts.ticker.run,
             self._server.run,
             self._each_second,
-            self._dispatcher.failure,
+            self.parts.dispatcher.failure,
         )
         self._tasks = [self._loop.create_task(self._guard(body)) for body in bodies]
 
@@ -289,17 +293,17 @@ class Worker:
         if self._stopping or not self._tasks:
             return
         self._stopping = True
-        self._turn_loop.stop()
-        await self._dispatcher.post_all((Stopping(),))
+        self.turn_loop.stop()
+        await self.parts.dispatcher.post_all((Stopping(),))
         with contextlib.suppress(EngineError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
-                await self._handoff.end()
+                await self.parts.handoff.end()
         await self._transactions.close()
         await self._steps.unwound()
         try:
             async with asyncio.timeout(_GOODBYE_S):
                 await self._tasks[0]
-                await self._turn_loop.finish()
+                await self.turn_loop.finish()
             await self._stop_heartbeat()
             async with asyncio.timeout(_GOODBYE_S):
                 if await self._side.run(BYE, self.id):
@@ -324,13 +328,13 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await self._handoff.close()
+        await self.parts.handoff.close()
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         await self._stop_heartbeat()
         self._poller.close()
-        self._dispatcher.post(Closed())
-        self._dispatcher.close()
+        self.parts.dispatcher.post(Closed())
+        self.parts.dispatcher.close()
         self._steps.close()
         self._listener.unsubscribe("durable_ready", self._hinted)
         self._listener.unsubscribe("durable_settled", self._poller.hinted)
@@ -338,7 +342,7 @@ class Worker:
             self._listening = False
             await self._listener.stop()
         await asyncio.gather(self._transactions.close(), self._fetcher.close())
-        await asyncio.gather(self._turn_loop.close(), self._side.close(), self._work.close())
+        await asyncio.gather(self.turn_loop.close(), self._side.close(), self._work.close())
 
     async def _guard(self, body: Callable[[], Awaitable[None]]) -> None:
         """A loop that ends by itself has failed: nothing works without it."""
@@ -354,14 +358,14 @@ class Worker:
     # -- hints and time
 
     def _hinted(self) -> None:
-        self._ticker.record_activity(self._loop.time())
+        self.parts.ticker.record_activity(self._loop.time())
         self._server.hinted(self._loop.time())
-        self._turn_loop.hinted()
+        self.turn_loop.hinted()
 
     def _did_tick(self, answer: TickAnswer) -> None:
         if answer.hints:
             self._hinted()
-            if self._ticker.others or not set(answer.hints) <= set(self.queues):
+            if self.parts.ticker.others or not set(answer.hints) <= set(self.queues):
                 self._listener.send("durable_ready")
         if answer.promises:
             self._listener.announce("durable_settled")
@@ -376,22 +380,22 @@ class Worker:
     def _tick_loop(self) -> None:
         before_s, self._ticked_s = self._ticked_s, time.monotonic()
         if self._ticked_s - before_s > BLOCKED_AFTER_S:
-            self._handoff.forgotten()
+            self.parts.handoff.forgotten()
         self._tick_handle = self._loop.call_later(_LOOP_TICK_S, self._tick_loop)
 
     async def _each_second(self) -> None:
         """Report attempts that take long, and poll runs that no hint may have been about."""
-        every = _POLL_EVERY if self._database.hints else _POLL_EVERY_ALONE
+        every = _POLL_EVERY if self.database.hints else _POLL_EVERY_ALONE
         for second in itertools.count():
             await asyncio.sleep(_SECOND_S)
-            await self._blocked.report(self._loop.time())
+            await self.parts.blocked.report(self._loop.time())
             if second % every == 0:
                 self._poller.hinted()
             since_s = self._loop.time() - _LONG_S
-            for run in tuple(self._runs.leased.values()):
+            for run in tuple(self.parts.runs.leased.values()):
                 for attempt in tuple(run.phase.attempts.values()):
                     if not attempt.begun and 0 < attempt.started_s < since_s:
-                        self._dispatcher.post(AttemptRunsLong(attempt))
+                        self.parts.dispatcher.post(AttemptRunsLong(attempt))
 
     # -- what the heartbeat's thread calls
 
@@ -401,13 +405,13 @@ class Worker:
 
     def _leases_lost(self, leases: list[Lease]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._dispatcher.post, LeasesLost(leases))
+            self._loop.call_soon_threadsafe(self.parts.dispatcher.post, LeasesLost(leases))
 
     def _leases(self) -> list[Lease]:
         """Return the leases to renew: not those of runs whose steps do not end at their timeout."""
         late_s = self._loop.time() - 2 * UNWIND_S
         leases = []
-        for run in self._runs.leased.copy().values():
+        for run in self.parts.runs.leased.copy().values():
             overdue = any(
                 attempt.started_s and attempt.started_s + attempt.call.step.timeout_ms / 1000 < late_s
                 for attempt in run.phase.attempts.copy().values()

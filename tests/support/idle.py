@@ -70,5 +70,5 @@ def note_handoffs(patch: pytest.MonkeyPatch) -> list[str]:
 
 def postpone_polls(worker: Worker) -> None:
     """Let no poll for runs fall due within the hour, unless a hint comes."""
-    worker._turn_loop._poll._at = asyncio.get_running_loop().time() + 3600
-    worker._turn_loop._parts.wake.set()
+    worker.parts.poll.at = asyncio.get_running_loop().time() + 3600
+    worker.parts.wake.set()

@@ -313,7 +313,7 @@ def deferring(stage: Stage) -> LeasedRun:
     run = stage.claim("steps")
     # as if runs of this workflow had ended after their first step
     run.last_step = 0
-    stage.runs._driver._ending_steps.learn(run)
+    stage.runs.ending_steps.learn(run)
     stage.end(run, 0)
     assert isinstance(run.phase, Speculating) and run.phase.deferred is not None
     stage.send(run)

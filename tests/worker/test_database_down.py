@@ -80,17 +80,17 @@ def test_a_turn_whose_outcome_is_unknown(dsn: str, conn: Connection, monkeypatch
     from pyengine.worker import turn_sender
 
     app, ran = counting_app(dsn)
-    plain, lost = turn_sender.TurnSender._once, []
+    plain, lost = turn_sender.TurnSender.send_once, []
 
-    async def once(self: turn_sender.TurnSender, bundles: list[RunReport], *rest: Any) -> Answer:
-        answer = await plain(self, bundles, *rest)
+    async def once(self: turn_sender.TurnSender, bundles: list[RunReport], *rest: Any, **more: Any) -> Answer:
+        answer = await plain(self, bundles, *rest, **more)
         if len(lost) < 12 and (bundles or answer.tasks):
             lost.append(1)
             if len(lost) % 2:
                 raise Unavailable("the answer was lost")
         return answer
 
-    monkeypatch.setattr(turn_sender.TurnSender, "_once", once)
+    monkeypatch.setattr(turn_sender.TurnSender, "send_once", once)
 
     async def main() -> list[int]:
         async with app.client() as client:

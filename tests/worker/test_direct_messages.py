@@ -58,6 +58,9 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
 
     async def main() -> int:
         monkeypatch.setattr(TurnLoop, "handed_off", kept)
+        if late:
+            # nobody remembers what was given back
+            monkeypatch.setattr("pyengine.worker.turn_loop._REMEMBERED", 0)
         async with apart(app, dsn) as (worker, client):
             await idle(conn)
             runs: list[Any] = []
@@ -71,13 +74,12 @@ def test_a_note_of_what_was_given_back_counts_for_nothing(
                 return await plain_run(self, procedure, *args)
 
             monkeypatch.setattr(ReconnectingConnection, "run", run)
-            worker._turn_loop.messages_lost()
+            worker.turn_loop.messages_lost()
             async with asyncio.timeout(20):
                 while not began:
                     await asyncio.sleep(0.005)
             if late:
-                worker._turn_loop._given_back.clear()
-                plain_handed(worker._turn_loop, notes[0])
+                plain_handed(worker.turn_loop, notes[0])
                 await asyncio.sleep(0.05)
             free.set()
             return int(await runs[0].result(timeout=20))
@@ -99,10 +101,10 @@ def test_an_old_note_does_not_set_the_clock_back(dsn: str, monkeypatch: pytest.M
 
     async def main() -> int:
         async with apart(app, dsn) as (worker, _):
-            before_ms = worker._clock.now_ms()
+            before_ms = worker.parts.clock.now_ms()
             monkeypatch.setattr(DatabaseClock, "set", spied)
             task = [1, "r", 1, "go", "1", "[]", 0, 1, [], 0, before_ms - 60_000, "default", 0]
-            worker._turn_loop.message_came(json.dumps([task, None, None]))
+            worker.turn_loop.message_came(json.dumps([task, None, None]))
             async with asyncio.timeout(15):
                 while len(told) < 2:
                     await asyncio.sleep(0.005)

@@ -19,7 +19,7 @@ from pyengine.worker import step_runner
 from pyengine.worker.dispatcher import Dispatcher
 from pyengine.worker.effects import PostLater, RollBack
 from pyengine.worker.events import Event, PollDue
-from pyengine.worker.step_runner import StepRunner, _ThreadPool
+from pyengine.worker.step_runner import StepRunner, ThreadPool
 
 
 class _Runs:
@@ -192,7 +192,7 @@ def test_a_step_waits_for_a_thread_that_cannot_be_started(
         start(thread)
 
     async def main() -> None:
-        pool = _ThreadPool(asyncio.get_running_loop(), 2)
+        pool = ThreadPool(asyncio.get_running_loop(), 2)
         ended: asyncio.Queue[int] = asyncio.Queue()
         monkeypatch.setattr(threading.Thread, "start", refuse)
         for number in range(3):

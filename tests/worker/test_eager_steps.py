@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import types
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pyengine.values.codec import Codec
 from pyengine.worker import step_runner
+from pyengine.worker.attempts import Attempt
 from pyengine.worker.effects import StartAttempt
 from pyengine.worker.events import Event
 from pyengine.worker.step_runner import StepRunner
@@ -48,16 +51,23 @@ def test_steps_that_end_at_once_do_not_nest(monkeypatch: pytest.MonkeyPatch) -> 
             post=events.append,
             in_sql=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type,return-value]
         )
-        runner._active = 1
-        for _ in range(1000):
-            runner.start(
-                StartAttempt(run, type(effect.attempt)(run.execution, run.info.id, effect.attempt.call))
-            )
+        free, call = asyncio.Event(), effect.attempt.call
+
+        async def wait(n: int) -> int:
+            await free.wait()
+            return n
+
+        waits = replace(call, step=dataclasses.replace(call.step, fn=wait))
+        for one in (waits, *[call] * 1000):
+            runner.start(StartAttempt(run, Attempt(run.execution, run.info.id, one)))
+        await asyncio.sleep(0)
         monkeypatch.setattr(step_runner, "_EAGER", True)
         monkeypatch.setattr(asyncio, "Task", _Eager)
-        runner._leave()
+        free.set()
+        while not events:
+            await asyncio.sleep(0)
         monkeypatch.undo()
         closed(stage, run)
 
     asyncio.run(main())
-    assert len(events) == 1000
+    assert len(events) == 1001

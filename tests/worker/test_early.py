@@ -287,7 +287,7 @@ def test_a_transaction_waits_for_what_comes_before_it(
 ) -> None:
     """A transaction that follows a result does not begin before the result is recorded."""
     if at_once:
-        monkeypatch.setattr(StepRunner, "_start_task", end_at_once)
+        monkeypatch.setattr(StepRunner, "start_task", end_at_once)
     app, recorded = App(dsn), list[int]()
 
     @app.step
@@ -538,7 +538,7 @@ def test_a_step_that_ends_as_it_begins(dsn: str, conn: Connection, monkeypatch: 
     """Python 3.12 runs a body that never waits at once, so a run that was given back until the next attempt
     goes on early while it is being taken up again: the next step waits all the same.
     """
-    start_task = StepRunner._start_task
+    start_task = StepRunner.start_task
 
     def at_once(self: StepRunner, effect: StartAttempt) -> None:
         call = effect.attempt.call
@@ -547,7 +547,7 @@ def test_a_step_that_ends_as_it_begins(dsn: str, conn: Connection, monkeypatch: 
         else:
             end_at_once(self, effect)
 
-    monkeypatch.setattr(StepRunner, "_start_task", at_once)
+    monkeypatch.setattr(StepRunner, "start_task", at_once)
     monkeypatch.setattr(run_driver, "RELEASE_AFTER_MS", 10)
     seen: list[list[str]] = []
     serve(flaky_app(dsn, lambda id: seen.append(journal(conn, id))), try_all)

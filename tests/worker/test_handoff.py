@@ -15,6 +15,7 @@ from pyengine.client.results import ResultPoller
 from pyengine.database.connection import ReconnectingConnection
 from pyengine.errors import RunFailed, RunTimedOut
 from pyengine.worker.handoff import Handoff
+from pyengine.worker.ticker import Ticker
 from tests.support.idle import apart, idle, note_handoffs, until
 from tests.support.turns import Send, carries, intercept
 
@@ -194,9 +195,19 @@ def test_what_is_handed_over_goes_on_as_any_run(dsn: str, conn: Connection, hand
     assert handed
 
 
-def test_its_deadline_is_kept(dsn: str, conn: Connection, handed: list[str]) -> None:
+def test_its_deadline_is_kept(
+    dsn: str, conn: Connection, handed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No turn has told the worker of it, the note has."""
     app = App(dsn)
+    timers: list[float] = []
+    plain = Ticker.record_timer
+
+    def noted(self: Ticker, due_s: float) -> None:
+        timers.append(due_s)
+        plain(self, due_s)
+
+    monkeypatch.setattr(Ticker, "record_timer", noted)
 
     @app.step
     async def long() -> None:
@@ -207,12 +218,12 @@ def test_its_deadline_is_kept(dsn: str, conn: Connection, handed: list[str]) -> 
         await long()
 
     async def main() -> None:
-        async with apart(app, dsn) as (worker, client):
+        async with apart(app, dsn) as (_, client):
             await idle(conn)
             run = await client.start(go, timeout="300ms")
             await until(conn, f"exists (select from durable._tasks where id = '{run.id}' and version = 1)")
             async with asyncio.timeout(30):
-                while len(worker._ticker._timers) < 1:
+                while not timers:
                     await asyncio.sleep(0.001)
             with pytest.raises(RunTimedOut):
                 await run.result(timeout=20)
@@ -440,7 +451,7 @@ def test_two_workers_of_a_process_get_their_own(dsn: str, conn: Connection, hand
     async def main() -> list[int]:
         alone = {"concurrency": 1}
         async with app.client() as client, app.worker(**alone) as one, app.worker(**alone) as other:
-            assert one._listener is other._listener
+            assert one.parts.listener is other.parts.listener
             await idle(conn, 2)
             runs = [await client.start(go)]
             await idle(conn, 1)

@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.protocol.turn import Answer, RunReport
 from pyengine.worker import events as on
@@ -38,15 +40,17 @@ class _Database:
         self.hints.append(f"send {channel}")
 
 
-def _loop_of(stage: Stage, database: Any) -> TurnLoop:
+def _loop_of(stage: Stage, database: Any, **more: Any) -> TurnLoop:
     parts: Any = SimpleNamespace(
         runs=stage.runs,
         turns=database,
         listener=database,
         wake=asyncio.Event(),
         slots=SimpleNamespace(most=2000),
+        poll=PollSchedule(longest_s=5),
     )
-    return TurnLoop(parts, SimpleNamespace(worker="w", queues=[]), poll=PollSchedule(longest_s=5))  # type: ignore[arg-type]
+    parts.__dict__.update(more)
+    return TurnLoop(parts, SimpleNamespace(worker="w", queues=[]))  # type: ignore[arg-type]
 
 
 def test_more_reports_than_a_turn_holds_leave_at_the_stop() -> None:
@@ -67,26 +71,31 @@ def test_more_reports_than_a_turn_holds_leave_at_the_stop() -> None:
     assert set(database.hints) == {"wake durable_settled", "send durable_settled"}
 
 
-def test_a_closed_loop_has_no_timer() -> None:
-    """Unknown leases are to be released again in 5 s; a worker that stops before leaves no timer for that."""
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_closed_loop_has_no_timer(monkeypatch: pytest.MonkeyPatch, closed: bool) -> None:
+    """Unknown leases are to be released once more after a while; a worker that has stopped is not woken."""
+    monkeypatch.setattr("pyengine.worker.turn_loop._UNKNOWN_AGAIN_S", 0.01)
 
     async def main() -> None:
-        stage = Stage()
-        turns = _loop_of(stage, None)
-        parts: Any = turns._parts
-
         async def nothing(*_: Any) -> list[str]:
             return []
 
-        parts.side = SimpleNamespace(run=nothing)
-        parts.ticker, parts.handoff = None, SimpleNamespace(address="a")
-        parts.listener = SimpleNamespace(remove_receiver=lambda address: None)
-        parts.turns = SimpleNamespace(close=nothing)
-        turns._release_unknown_soon()
-        await turns._give_back_unknown()
-        timer = turns._unknown_timer
-        assert timer is not None and not timer.cancelled()
-        await turns.close()
-        assert timer.cancelled()
+        wake = asyncio.Event()
+        turns = _loop_of(
+            Stage(),
+            SimpleNamespace(close=nothing),
+            wake=wake,
+            side=SimpleNamespace(run=nothing),
+            ticker=None,
+            handoff=SimpleNamespace(address="a", connection_changed=lambda: None),
+            listener=SimpleNamespace(remove_receiver=lambda address: None),
+        )
+        turns.messages_lost()
+        await turns.give_back_unknown()
+        wake.clear()
+        if closed:
+            await turns.close()
+        await asyncio.sleep(0.05)
+        assert wake.is_set() is not closed
 
     asyncio.run(main())

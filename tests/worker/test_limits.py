@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pyengine import App
-from pyengine.database.connection import Database, mapped
+from pyengine.database.connection import Database, ReconnectingConnection, mapped
 from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import Conflict, PayloadTooLarge, RunFailed
 from pyengine.protocol.commands import Captured, Complete, RunChild, StepOutcome, Suspend
@@ -25,7 +25,7 @@ from pyengine.values.codec import Codec
 from pyengine.worker.attempts import Attempt
 from pyengine.worker.capacity import Capacity
 from pyengine.worker.events import Event
-from pyengine.worker.report_queue import ReportQueue
+from pyengine.worker.report_queue import REPORTS_MAX, ReportQueue
 from pyengine.worker.run_state import TURN_BYTES_MAX, Gone, LeasedRun, Live
 from pyengine.worker.turn_sender import Identity, TurnSender
 from tests.support.turns import Send, intercept
@@ -192,7 +192,7 @@ def test_commands_and_endings_count() -> None:
         else:
             live(run).commands = (command,)
     queue, _ = queue_of(*runs)
-    assert [len(queue.collect().reports) for _ in range(4)] == [2, 2, 2, 0]
+    assert [len(queue.collect(0.0, REPORTS_MAX).reports) for _ in range(4)] == [2, 2, 2, 0]
     run = quiet_run()
     live(run).commands, live(run).outcomes = (child, captured), [outcome(0, 1), outcome(2, 1)]
     assert len(live(run).take_report(run).outcomes) == 1
@@ -218,7 +218,7 @@ def test_what_is_packed_leaves_with_the_rest() -> None:
     batch = queue.collect(0, 10)
     assert [(one.execution, len(one.outcomes)) for one in batch.reports] == [(0, 1), (3, 1), (1, 2), (2, 0)]
     assert batch.text == encode_reports(batch.reports) and batch.ends == 2
-    assert not queue and queue.ends == 0 and queue.collect().text == "[]"
+    assert not queue and queue.ends == 0 and queue.collect(0.0, REPORTS_MAX).text == "[]"
 
 
 def test_slots_are_free_when_a_turn_has_left() -> None:
@@ -242,11 +242,11 @@ def turns_of(
     who = Identity(worker="w", queues=[], names=[], codes=[], digests=[], ttl_ms=1)
     turns = TurnSender(Database("postgresql://127.0.0.1:1/shop"), who, post)
 
-    async def connected(*, purpose: str) -> None:
+    async def connected(link: ReconnectingConnection, *, purpose: str) -> None:
         pass
 
-    monkeypatch.setattr(turns, "_once", once)
-    monkeypatch.setattr(turns._link, "connected_eventually", connected)
+    monkeypatch.setattr(turns, "send_once", once)
+    monkeypatch.setattr(ReconnectingConnection, "connected_eventually", connected)
     return turns
 
 
@@ -265,7 +265,7 @@ def test_a_batch_that_times_out_twice_is_halved(
     """A turn that took too long twice is sent in halves; one whose connection broke is sent as it was."""
     sent: list[int] = []
 
-    async def once(bundles: list[RunReport], want: int, *rest: object) -> str:
+    async def once(bundles: list[RunReport], want: int, **rest: object) -> str:
         sent.append(len(bundles))
         if len(sent) <= 2:
             error = mapped(cause, "there")
@@ -284,7 +284,7 @@ def test_a_claim_that_is_refused_is_made_smaller(monkeypatch: pytest.MonkeyPatch
     """What does not fit into one answer together is claimed in portions."""
     wants: list[int] = []
 
-    async def once(bundles: list[RunReport], want: int, *rest: object) -> str:
+    async def once(bundles: list[RunReport], want: int, **rest: object) -> str:
         wants.append(want)
         if want > 2 and len(wants) < 10:
             raise Conflict("invalid memory alloc request size")
@@ -306,7 +306,7 @@ def test_a_run_is_not_blamed_for_what_was_to_be_claimed(want: int, monkeypatch: 
     sent: list[tuple[int, int]] = []
     cause = asyncpg.ProgramLimitExceededError("string buffer exceeds maximum allowed length")
 
-    async def once(bundles: list[RunReport], asked: int, *rest: object) -> str:
+    async def once(bundles: list[RunReport], asked: int, **rest: object) -> str:
         sent.append((len(bundles), asked))
         if asked >= 0:
             raise mapped(cause, "there") from cause
@@ -323,23 +323,23 @@ def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of them; and never more runs are worked on than there are slots."""
     slots = 40
     app = App(dsn)
-    plain, unused = TurnSender._once, []
+    plain, unused = TurnSender.send_once, []
 
     @app.workflow
     async def nothing(n: int) -> int:
         return n
 
-    async def once(self: TurnSender, bundles: list[RunReport], want: int, *rest: Any) -> Answer:
-        sent = [run.report for run in worker._runs.leased.values()]
+    async def once(self: TurnSender, bundles: list[RunReport], want: int, **more: Any) -> Answer:
+        sent = [run.report for run in worker.parts.runs.leased.values()]
         stay = sum(one is None or one.end is None for one in sent)
-        coming = sum(len(answer.tasks) for answer, _ in worker._turn_loop._answers)
-        answer = await plain(self, bundles, want, *rest)
+        coming = worker.turn_loop.coming
+        answer = await plain(self, bundles, want, **more)
         assert stay + coming + want <= slots
         if answer.tasks and want < slots // 2:
             unused.append(slots - stay - coming - want)
         return answer
 
-    monkeypatch.setattr(TurnSender, "_once", once)
+    monkeypatch.setattr(TurnSender, "send_once", once)
 
     async def main() -> list[int]:
         nonlocal worker
@@ -374,7 +374,7 @@ def test_a_run_that_cannot_be_halted_is_given_back(dsn: str, conn: Connection) -
         async with app.client() as client, app.worker() as worker:
             runs = [await client.start(go, n, id=id) for id, n in (("a", 1), ("b", 66666), ("c", 2))]
             assert [await runs[0].result(timeout=20), await runs[2].result(timeout=20)] == [1, 2]
-            while (await runs[1].get()).state == "running" or worker._runs.leased:
+            while (await runs[1].get()).state == "running" or worker.parts.runs.leased:
                 await asyncio.sleep(0.01)
 
     undo = intercept(refuse)

@@ -103,7 +103,7 @@ def test_all_work_goes_through_and_leaves_nothing_in_a_session(
 
     async def main() -> tuple[int, str]:
         async with app.worker() as worker, app.client() as client:
-            assert not worker._database.hints
+            assert not worker.database.hints
             run = await client.start(parent, id="r")
             assert await asyncio.to_thread(by_hand, pooled, "signal", "r", "more", "32")
             total = await run.result(timeout=60)
@@ -167,7 +167,7 @@ def wakes(app: App, conn: Connection, pooler: Pooler) -> tuple[int, set[str], bo
 
     async def main() -> tuple[int, set[str], bool]:
         async with app.worker() as worker, app.client() as client:
-            if worker._database.hints:
+            if worker.database.hints:
                 while conn.execute("select bool_or(present) from durable._workers").fetchone() != (True,):
                     await asyncio.sleep(0.005)
                 # as if it had been idle for an hour: only a hint wakes it

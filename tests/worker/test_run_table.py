@@ -329,7 +329,7 @@ def test_one_of_two_outcomes_is_not_enough_to_speculate() -> None:
     for child in (0, 1):
         teacher = stage.claim("both")
         teacher.last_step = child
-        stage.runs._driver._ending_steps.learn(teacher)
+        stage.runs.ending_steps.learn(teacher)
     run = stage.claim("both")
     stage.end(run, 0)
     assert isinstance(run.phase, Live)

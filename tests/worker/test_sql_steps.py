@@ -385,7 +385,7 @@ def test_an_answer_that_got_lost(
         async with Client(dsn) as client:
             worker = Worker(shop.registry, dsn)
             async with worker:
-                real, broken = SqlStepRunner._execute, []
+                real, broken = SqlStepRunner.execute, []
 
                 async def lose(self: SqlStepRunner, *args: Any) -> str:
                     text = await real(self, *args)
@@ -396,7 +396,7 @@ def test_an_answer_that_got_lost(
                         raise Unavailable("the answer got lost") from OSError("gone")
                     return text
 
-                monkeypatch.setattr(SqlStepRunner, "_execute", lose)
+                monkeypatch.setattr(SqlStepRunner, "execute", lose)
                 run = await client.start(go)
                 assert await run.result() == 1
                 assert broken
@@ -554,7 +554,7 @@ def test_rows_wait_for_the_bundle_on_its_way(
             if not isinstance(event, JournalWritten):
                 post(dispatcher, event)
                 return
-            (run,) = worker._runs.leased.values()
+            (run,) = worker.parts.runs.leased.values()
             seen = run.replay.next_seq
             post(dispatcher, event)
             came.set()

@@ -13,7 +13,7 @@ import pytest
 from pyengine import App, Client, PayloadTooLarge, Retry, RunCancelled, RunFailed, Worker, ctx
 from pyengine.database.connection import Database
 from pyengine.replay_check import replay_check
-from pyengine.worker.transaction_runner import TransactionRunner, _Again
+from pyengine.worker.transaction_runner import Again, TransactionRunner
 from pyengine.worker.turn_sender import TurnSender
 
 app = App()
@@ -95,16 +95,16 @@ def test_the_journal_tells_what_became_of_a_commit(
     dsn: str, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a commit whose answer got lost the block does not run again."""
-    commit, lost = TransactionRunner._commit, []
+    commit, lost = TransactionRunner.commit, []
 
     async def lose(self: TransactionRunner, *args: Any) -> Any:
         answer = await commit(self, *args)
         if len(lost) < 2:
             lost.append(answer)
-            raise _Again
+            raise Again
         return answer
 
-    monkeypatch.setattr(TransactionRunner, "_commit", lose)
+    monkeypatch.setattr(TransactionRunner, "commit", lose)
 
     async def play() -> Any:
         async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
@@ -251,7 +251,7 @@ def test_a_connection_that_is_lost_while_the_transaction_waits(
 ) -> None:
     """Before its begin and before its commit the transaction waits for a turn; a session that ends meanwhile
     is no end of its time."""
-    execute, lost = TransactionRunner._in_time, []
+    execute, lost = TransactionRunner.execute_in_time, []
 
     async def lose(self: TransactionRunner, conn: Any, run: Any, session: Any, effect: Any) -> Any:
         if effect.ask.kind == kind and not lost:
@@ -263,7 +263,7 @@ def test_a_connection_that_is_lost_while_the_transaction_waits(
             await asyncio.sleep(0.1)
         return await execute(self, conn, run, session, effect)
 
-    monkeypatch.setattr(TransactionRunner, "_in_time", lose)
+    monkeypatch.setattr(TransactionRunner, "execute_in_time", lose)
 
     async def play() -> Any:
         async with Client(dsn, registry=app.registry) as client, Worker(app.registry, dsn):
@@ -304,7 +304,7 @@ def test_a_request_that_comes_into_sight_late(dsn: str, bank: Bank, monkeypatch:
                 while bundles and not waited and bank.execute(known).fetchone() == (True,):
                     # its answer tells of the request; meanwhile the transaction ends
                     await asyncio.sleep(0.005)
-                    leased = worker._runs.leased.values()
+                    leased = worker.parts.runs.leased.values()
                     waited.extend(one for one in leased if getattr(one.phase, "commands", ()))
                 return answers
 

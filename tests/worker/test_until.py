@@ -200,7 +200,7 @@ def by_hints_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that never look of their own accord."""
 
     def look_no_more(looks: PollSchedule, now: float, *, found: bool) -> None:
-        looks._at = now + 1e6
+        looks.at = now + 1e6
 
     monkeypatch.setattr(PollSchedule, "polled", look_no_more)
     monkeypatch.setattr(ticker, "WATCH_EVERY_S", 1e6)
