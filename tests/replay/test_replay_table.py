@@ -541,6 +541,20 @@ def test_attempts_from_the_journal() -> None:
         assert call.args == ("a",)
 
 
+def test_a_completed_step_needs_none_of_its_attempts() -> None:
+    """Failed attempts before a completion are kept and change nothing: the recorded result is the answer."""
+    digest = input_hash("greet", '["a"]')
+    failed = json.dumps({"error": {}, "retry_at": 5, "interrupted": False})
+
+    async def code() -> str:
+        return await greet("a")
+
+    first = Row(1, RowType.FIRST_ATTEMPT_FAILED, 0, 1, "greet", digest, failed)
+    last = Row(4, RowType.LAST_ATTEMPT_COMPLETED, 0, 2, data='"hello"', ok=True)
+    run = MemoryRun(workflow(code), rows=[Row(0, RowType.EXECUTION_STARTED), first, last])
+    assert (run.value, run.moves.steps) == ("hello", ())
+
+
 def test_messages_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """ctx.log is silent where the journal shows that the run was past that point, and only there."""
 

@@ -89,6 +89,19 @@ def test_a_buffered_signal_comes_at_once() -> None:
     check(run)
 
 
+def test_a_delivery_alone_advances_nothing() -> None:
+    """Replay skips deliveries: code that does not receive sees none of them, live and cold alike."""
+
+    async def code() -> None:
+        await ctx.sleep(1)
+
+    run = MemoryRun(workflow(code))
+    before = run.end
+    run.turn(SignalSent("a", 1))
+    assert run.rows[-1].type == RowType.SIGNAL_DELIVERED
+    assert run.end == before == run.cold().end and run.cold().commands == ()
+
+
 def test_types() -> None:
     """A signal is read by its type; what does not fit raises DecodeError, and is received all the same."""
 

@@ -14,21 +14,25 @@ from tests.support.clock import Clock
 from tests.support.row_sets import LOCAL
 from tests.support.verbs import (
     Connection,
+    adopt,
     ask,
     begin_run,
     begun,
     broken,
     captured,
+    create,
     done,
     events_of,
     intent,
     join_set,
+    journal,
     pick,
     promise,
     receive,
     report,
     run,
     send,
+    settle,
     submit,
     suspend,
     take_turn,
@@ -59,6 +63,21 @@ EVENTS = {
     "ExecutionResumed",
 }
 STATUSES = ("running", "blocked", "cancelling", "completed", "failed", "cancelled")
+# the seven events that change the status
+STATUS_AFTER = {
+    "ExecutionStarted": "running",
+    "ExecutionAwaiting": "blocked",
+    "ExecutionResumed": "running",
+    "CancelRequested": "cancelling",
+    "ExecutionCompleted": "completed",
+    "ExecutionFailed": "failed",
+    "ExecutionCancelled": "cancelled",
+}
+# what the fast functions tell of a row type
+TOLD = (
+    *("_width", "_allocates", "_is_local", "_resolves", "_schedules_invocation", "_completes_invocation"),
+    *("_ends_run", "_status_after"),
+)
 # what each status admits (journal.md 3); terminal ones admit nothing
 ALWAYS = {
     *("execution_completed", "execution_failed", "attempt_started", "attempt_failed", "open_attempt_failed"),
@@ -104,19 +123,24 @@ def types(conn: Connection) -> dict[str, tuple[list[str], bool, bool]]:
 
 
 def test_the_grammar_is_one(conn: Connection) -> None:
-    """Width, allocation and status of a type are told the same by the fast functions and by the list for
-    people."""
+    """Width, allocation, resolution and status of a type are told the same by the fast functions and by the
+    list for people; seven events change the status."""
     grammar = types(conn)
     assert {event for events, _, _ in grammar.values() for event in events} == EVENTS
     for kind, (events, allocates, resolves) in grammar.items():
         found = ask(
-            conn, ("select durable._width(%s), durable._allocates(%s), durable._is_local(%s)", (kind,) * 3)
+            conn, (f"select {', '.join(f'durable.{told}(%s)' for told in TOLD)}", (kind,) * len(TOLD))
         )
         assert found == (
             len(events),
             allocates,
             kind in LOCAL,
-        )
+            resolves,
+            events[0] == "InvokeScheduled",
+            events[-1] == "InvokeCompleted",
+            events[-1] in STATUS_AFTER and STATUS_AFTER[events[-1]] in STATUSES[3:],
+            STATUS_AFTER.get(events[-1]),
+        ), kind
         assert resolves == (events[-1] in ("InvokeCompleted", "TimerFired", "SignalReceived"))
         assert allocates == (
             events[0].endswith(("Scheduled", "Generated", "Recorded"))
@@ -320,6 +344,57 @@ def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
     assert {name for event, _, child, name in rows if child == "r.0" and event == "InvokeScheduled"} == {
         "step"
     }
+
+
+def test_an_invocation_tells_its_kind_once(conn: Connection) -> None:
+    """Each InvokeScheduled has the kind of the call, and no later event of it repeats the kind."""
+    ask(conn, create("x", external="true"))
+    held = begin_run(conn, "r")
+    commands = [run(0, queue="kids"), promise(1), adopt(2, "x"), intent(3)]
+    outcomes = [broken(3, retry_in=5), done(3, attempt=2), done(4, name="http")]
+    take_turn(conn, "W", report(held, commands=commands))
+    take_turn(conn, "W", report(held, outcomes=outcomes))
+    for id_ in ("r.0", "r.1", "x"):
+        ask(conn, settle(id_))
+    rows = conn.execute(
+        "select event, child, payload -> 'kind' from durable.journal_events where id = 'r' and child >= 0"
+    ).fetchall()
+    kinds = {child: kind for event, child, kind in rows if event == "InvokeScheduled"}
+    assert kinds == {0: "Function", 1: "External", 2: "External", 3: "Local", 4: "Http"}
+    later = [kind for event, _, kind in rows if event != "InvokeScheduled"]
+    assert later == [None] * 12
+
+
+def test_the_first_event_tells_the_start(conn: Connection) -> None:
+    """ExecutionStarted has the digest of the code, input and key, and of a child run its owner."""
+    held = begin_run(conn, "r", args='["in"]', key="k")
+    take_turn(conn, "W", report(held, commands=[run(0, queue="kids", param="[7]")]))
+    conn.execute("update durable._executions set digest = '\\x0102' where id = 'r'")
+    first = "select id, payload from durable.journal_events where event = 'ExecutionStarted' and seq = 0"
+    assert dict(conn.execute(first).fetchall()) == {
+        "r": {"component_digest": "0102", "input": ["in"], "parent_id": None, "idempotency_key": "k"},
+        "r.0": {"component_digest": None, "input": [7], "parent_id": "r", "idempotency_key": None},
+    }
+
+
+def test_payloads_are_handed_on_as_they_came(conn: Connection) -> None:
+    """Nothing reads a result, an error or a captured value: a replay gets the text that was reported."""
+    held = begin_run(conn, "r")
+    result, value = '{"b":1,  "a":[1.50,1e3], "b":2}', "[ 0.10 ]"
+    take_turn(conn, "W", report(held, outcomes=[done(0, result)], commands=[captured(1, value), promise(2)]))
+    ask(conn, settle("r.2", result))
+    (found,) = ask(conn, journal("W", held))
+    assert {row[2]: row[6] for row in found["rows"] if row[6]} == {0: result, 1: value, 2: result}
+
+
+def test_a_replay_knows_no_instants(conn: Connection) -> None:
+    """What a replay gets of a journal is the same whenever its rows were written."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", report(held, outcomes=[done(0)], commands=[captured(1), promise(2)]))
+    ask(conn, settle("r.2"))
+    before = ask(conn, journal("W", held))
+    conn.execute("update durable._journal set ts = ts - 60000")
+    assert ask(conn, journal("W", held)) == before
 
 
 def test_an_await_is_written_as_it_was_asked(conn: Connection) -> None:

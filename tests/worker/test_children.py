@@ -34,6 +34,31 @@ def test_a_child_run_is_awaited_like_a_step(dsn: str, conn: Connection) -> None:
     assert (second, its_parent) == (f"{root}.1", root)
 
 
+def test_an_id_is_a_place_in_the_tree(dsn: str, conn: Connection) -> None:
+    """An id is that of the run above and the number of the call; every run counts its calls from 0."""
+    app = App(dsn)
+
+    @app.workflow
+    async def leaf() -> float:
+        return ctx.random()
+
+    @app.workflow
+    async def branch() -> list[float]:
+        return [ctx.now().timestamp(), await leaf()]
+
+    @app.workflow
+    async def root() -> list[list[float]]:
+        return [await branch(), await branch()]
+
+    app.run(root)
+    captured = "select promise_id from durable.journal_events where event ~ 'TimeRecorded|RandomGenerated'"
+    runs = [str(id_) for (id_,) in conn.execute("select id from durable.runs").fetchall()]
+    values = [str(id_) for (id_,) in conn.execute(captured).fetchall()]
+    top = len(min(runs, key=len))
+    assert {id_[top:] for id_ in runs} == {"", ".0", ".1", ".0.1", ".1.1"}
+    assert {id_[top:] for id_ in values} == {".0.0", ".1.0", ".0.1.0", ".1.1.0"}
+
+
 def test_grandchildren(dsn: str) -> None:
     """Runs nest; every level suspends and is woken by the one below."""
     app = App(dsn)
