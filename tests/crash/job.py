@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
+from typing import Any
 
 import psycopg
 
@@ -157,3 +159,33 @@ async def leaving(path: str) -> str:
 async def patient(text: str, seconds: float) -> str:
     """One slow step."""
     return await slow(text, seconds)
+
+
+def message(turn: int) -> dict[str, Any]:
+    """A message of a conversation, of about 1 kB."""
+    return {"turn": turn, "role": "user" if turn % 2 else "agent", "text": f"{turn:04}" * 250}
+
+
+@app.step
+def reply(conversation: list[dict[str, Any]], deadly: int) -> list[dict[str, Any]]:
+    """Return the conversation with one message more; in every `deadly`-th turn its process is killed once."""
+    turn = len(conversation)
+    if deadly and turn % deadly == deadly - 1:
+        info = ctx.step
+        with psycopg.connect(os.environ["PYENGINE_DATABASE_URL"], autocommit=True) as conn:
+            known = conn.execute(
+                "select count(*) from public.effects where run = %s and child = %s", (info.run_id, info.child)
+            ).fetchone()
+        leave_trace("reply")
+        if known == (0,):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return [*conversation, message(turn)]
+
+
+@app.workflow
+async def converse(turns: int, deadly: int) -> int:
+    """A conversation in which each turn holds all that was said; returns the characters of its texts."""
+    conversation: list[dict[str, Any]] = []
+    for _ in range(turns):
+        conversation = await reply(conversation, deadly)
+    return sum(len(str(each["text"])) for each in conversation)

@@ -223,3 +223,16 @@ as $$
 $$;
 comment on function durable._refusal(text, text, jsonb) is
   'An error that the database gives a run in answer to a command, in the form in which its code reads errors.';
+
+create or replace function durable._fail_value_missing(p_execution bigint, p_hash bytea)
+returns text language plpgsql volatile
+as $$
+begin
+  raise exception 'value missing'
+    using errcode = 'data_corrupted',
+          detail = format('The journal of execution %s refers to value %s, which is not stored.', p_execution,
+                          encode(p_hash, 'hex')),
+          hint = 'Rows of _journal_values were removed by hand: restore them from a backup. durable.check() finds all.';
+end
+$$;
+comment on function durable._fail_value_missing(bigint, bytea) is 'Raises XX001: a part of a journal is gone.';

@@ -9,6 +9,7 @@ insert into durable.settings (name, value, description) values
   ('cancel_grace_ms', '30000', 'how long a run may clean up after a request of cancellation, unless the request says otherwise'),
   ('conformance', 'compatible', 'compatible: what current SDKs need; strict: what the protocol specification says'),
   ('hints', 'coalesce', 'hints of plain SQL callers: off, coalesce (at most one notification a channel in 50 ms) or commit'),
+  ('large_value_bytes', '8192', 'values of a journal of this size or more are stored once for their run; at least 1024'),
   ('lease_ttl_ms', '15000', 'length of a worker''s lease in ms; renewed every half of it'),
   ('max_crashes', '5', 'leases lost in a row after which a task is halted'),
   ('max_in_flight', '1000', 'runs that one worker process holds at a time'),
@@ -68,6 +69,8 @@ begin
                        'stall_limit_ms', 'sweep_limit')
         and $2::bigint = 0 then
     perform durable._fail_invalid(format('Setting %I must be more than 0.', $1));
+  elsif $1 = 'large_value_bytes' and $2::bigint < 1024 then
+    perform durable._fail_invalid('Setting large_value_bytes is 1024 or more.');
   end if;
   update durable.settings s set value = $2 where s.name = $1;
   return v_old;

@@ -270,14 +270,22 @@ declare
   v_signals boolean;
   v_join_sets boolean;
   v_is_each boolean;
+  v_bytes integer;
 begin
   if p_events = '{}' then
     return;
   end if;
   select bool_or(durable._is_local(e.type) and e.type not in ('step_completed', 'step_failed')),
          bool_or(e.type in ('signal_delivered', 'signal_received')),
-         bool_or(e.type in ('join_set_created', 'join_set_submitted', 'join_set_awaited'))
-  into v_steps, v_signals, v_join_sets from unnest(p_events) e;
+         bool_or(e.type in ('join_set_created', 'join_set_submitted', 'join_set_awaited')),
+         max(case when starts_with(e.data, durable._sub()) then 2147483647 else octet_length(e.data) end)
+  into v_steps, v_signals, v_join_sets, v_bytes from unnest(p_events) e;
+  if v_bytes >= 1024 then
+    -- two conditions, because a setting costs a look-up
+    if v_bytes >= durable._setting_int('large_value_bytes') then
+      p_events := durable._store_large(p_events);
+    end if;
+  end if;
   v_is_each := cardinality(p_events) = 1 or (select count(distinct e.execution) = count(*) from unnest(p_events) e);
   if v_is_each then
     perform durable._append_each(p_events, p_now, p_cleaning);
@@ -394,7 +402,9 @@ returns void language plpgsql volatile
 as $$
 begin
   insert into durable._journal (bucket, execution, seq, ts, type, data)
-  select p_bucket, e, 0, p_now, 'execution_started', p_data from unnest(p_executions) e;
+  select p_bucket, e, 0, p_now, 'execution_started',
+         durable._stored_text(p_bucket, e, p_data)
+  from unnest(p_executions) e;
 end
 $$;
 comment on function durable._write_started(bigint[], integer, text, bigint) is
@@ -409,11 +419,13 @@ as $$
          coalesce(c.type, j.type), j.child, j.attempt,
          case when c.seq is null or not durable._settles_child(j.type) then j.name end, j.input_hash,
          case when c.seq is not null and durable._settles_child(j.type) then null
-              when j.type <> 'execution_started' or f.previous is null then coalesce(c.data, j.data) end
+              when j.type <> 'execution_started' or f.previous is null
+                then durable._stored_text(t.bucket, t.execution, d.text) end
   from durable._executions f
   join durable._executions t on t.execution = p_to
   join durable._journal j on j.execution = f.execution and j.bucket = f.bucket and j.seq = any (p_seqs)
   left join unnest(p_changed, p_types, p_data) as c (seq, type, data) on c.seq = j.seq
+  cross join lateral (select coalesce(c.data, durable._data(j)) as text offset 0) d
   where f.execution = p_from
 $$;
 comment on function durable._copy_rows(bigint, bigint, integer[], integer[], durable.row_type[], text[]) is

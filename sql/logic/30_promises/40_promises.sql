@@ -17,7 +17,7 @@ returns durable.promise_record language sql stable
 as $$
   select row(p_id,
              case when j.type is null then 'pending' when durable._holds_result(j.type) then 'resolved' else 'rejected' end,
-             null, null, null, j.data, '{}'::jsonb, durable._never(), i.ts, j.ts)::durable.promise_record
+             null, null, null, durable._data(j), '{}'::jsonb, durable._never(), i.ts, j.ts)::durable.promise_record
   from durable._promises p
   join durable._executions h on h.execution = p.head
   join durable._journal i on i.bucket = h.bucket and i.execution = h.execution

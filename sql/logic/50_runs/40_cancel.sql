@@ -14,7 +14,7 @@ comment on function durable._cancelled(text) is 'Error of a cancelled run; p_rea
 create or replace function durable._cancel_reason(p_head durable._executions)
 returns text language sql stable
 as $$
-  select (j.data::jsonb -> 'reason')::text from durable._journal j
+  select (durable._data(j)::jsonb -> 'reason')::text from durable._journal j
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.cancel_seq
 $$;
 comment on function durable._cancel_reason(durable._executions) is 'Reason of the CancelRequested of a run, as JSON text; null if none was given.';

@@ -154,7 +154,7 @@ create or replace function durable._outcome_data(
 returns text language sql immutable
 as $$
   select case
-    when p_begun then '{"input": ' || p_param || coalesce(', "retry": ' || p_retry, '') || '}'
+    when p_begun then '{"input":' || p_param || coalesce(', "retry": ' || p_retry, '') || '}'
     when p_retry_in is not null
       then '{"error": ' || p_error || ', "retry_at": ' || (p_now + p_retry_in)::text || ', "interrupted": false'
            || coalesce(', "retry": ' || p_retry, '') || '}'
@@ -230,8 +230,8 @@ begin
   join durable._executions h on h.execution = any (array[e.execution])
   left join lateral (
     select count(*) filter (where j.type <> 'step_started'
-                              and durable._json(j.data) -> 'interrupted' is distinct from 'true') as failures,
-           min(durable._json(j.data) #>> '{retry,max_attempts}')
+                              and durable._json(durable._data(j)) -> 'interrupted' is distinct from 'true') as failures,
+           min(durable._json(durable._data(j)) #>> '{retry,max_attempts}')
              filter (where j.type in ('first_attempt_failed', 'step_started')) as max_attempts
     from durable._journal j
     where e.type in ('open_attempt_failed', 'attempt_failed')

@@ -6,10 +6,10 @@ create or replace function durable._rows(
 returns table ("rows" json, started_at bigint, input text) language sql stable
 as $$
   select coalesce(json_agg(json_build_array(j.seq, j.type, j.child, j.attempt, j.name, encode(j.input_hash, 'hex'),
-           case when s.delivery is not null then s.data when p.id is null then j.data when p.state = 'resolved' then p.value_data
-                else durable._error_of(p.state, p.value_data) end,
+           case when s.delivery is not null then s.data when p.id is null then durable._data(j)
+                when p.state = 'resolved' then p.value_data else durable._error_of(p.state, p.value_data) end,
            case when s.delivery is not null then true else p.state = 'resolved' end) order by j.seq), '[]'),
-         min(j.ts) filter (where j.seq = 0), min(j.data) filter (where j.seq = 0)
+         min(j.ts) filter (where j.seq = 0), min(durable._data(j)) filter (where j.seq = 0)
   from durable._journal j
   left join durable._promises p
     on p.id = any (array[case when durable._settles_child(j.type) then coalesce(j.name, p_id || '.' || j.child) end])
@@ -48,7 +48,7 @@ create or replace function durable._first_row(p_execution bigint, p_bucket integ
 language plpgsql stable
 as $$
 begin
-  select j.ts, j.data into started_at, input from durable._journal j
+  select j.ts, durable._data(j) into started_at, input from durable._journal j
   where j.execution = p_execution and j.bucket = p_bucket and j.seq = 0;
 end
 $$;

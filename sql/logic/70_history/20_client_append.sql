@@ -20,7 +20,7 @@ comment on function durable._completion(durable.row_type, text, durable._promise
 create or replace function durable._completion_of(p_execution bigint, p_bucket integer, p_id text, p_child integer)
 returns jsonb language sql stable
 as $$
-  select durable._completion(j.type, j.data, p)
+  select durable._completion(j.type, durable._data(j), p)
   from durable._journal j
   left join durable._promises p on durable._settles_child(j.type) and p.id = any (array[coalesce(j.name, p_id || '.' || p_child)])
   where j.execution = p_execution and j.bucket = p_bucket and j.child = p_child
@@ -71,7 +71,7 @@ begin
   elsif not v_head.written_by_client then
     perform durable._fail_run_conflict(p_id, 'keeper: workers write its journal');
   end if;
-  select j.data::jsonb into v_recorded from durable._journal j
+  select durable._data(j)::jsonb into v_recorded from durable._journal j
   where j.execution = v_head.execution and j.bucket = v_head.bucket and j.seq = 0;
   if coalesce(v_recorded ->> 'idempotency_key', '') <> coalesce(p_payload ->> 'idempotency_key', '') then
     perform durable._fail_run_conflict(p_id, 'idempotency key');
@@ -219,10 +219,10 @@ comment on function durable._receipt_conflict(durable._executions, durable._even
 create or replace function durable._retry_conflict(p_head durable._executions, p_event durable._event)
 returns text language sql stable
 as $$
-  select format('its retry policy allows %s attempts', j.data::jsonb #>> '{retry_policy,max_attempts}')
+  select format('its retry policy allows %s attempts', durable._data(j)::jsonb #>> '{retry_policy,max_attempts}')
   from durable._journal j
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'step_scheduled'
-    and p_event.attempt >= (j.data::jsonb #>> '{retry_policy,max_attempts}')::numeric
+    and p_event.attempt >= (durable._data(j)::jsonb #>> '{retry_policy,max_attempts}')::numeric
 $$;
 comment on function durable._retry_conflict(durable._executions, durable._event) is
   'The reason why an attempt must not be tried again, or null: the retry policy of the InvokeScheduled bounds it (SE-5).';

@@ -44,7 +44,7 @@ create or replace function durable._past(p_head durable._executions, p_upto inte
 returns table (seq integer, type durable.row_type, child integer, attempt integer, name text, data text, event text, ts bigint)
 language sql stable
 as $$
-  select j.seq, j.type, j.child, j.attempt, j.name, j.data, y.events[least(cardinality(y.events), p_upto - j.seq)], j.ts
+  select j.seq, j.type, j.child, j.attempt, j.name, durable._data(j), y.events[least(cardinality(y.events), p_upto - j.seq)], j.ts
   from durable._journal j
   join durable.journal_types() y on y.type = j.type
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq < p_upto

@@ -33,7 +33,7 @@ begin
   select p_id, p_origin.tenant, v_new.execution, durable._later(p_now, durable._time_of(p_origin)), p_now, true,
          durable._moved_target(p_origin.target, p_queue), p_origin.param_headers,
          case when p_head.previous is null then p_origin.param_data else (
-           select j.data from durable._executions h
+           select durable._data(j) from durable._executions h
            join durable._journal j on j.execution = h.execution and j.bucket = h.bucket and j.seq = 0
            where h.execution = p_head.execution) end, durable._plain_tags(p_origin.tags)
   on conflict do nothing;
@@ -254,7 +254,7 @@ as $$
     where p_values ? c.child::text and not c.complete
   ), event as (
     select g.child, g.began as seq, 0 as ord, g.type, null::integer as attempt, g.name, g.input_hash,
-           case when g.type = 'promise_registered' then (select j.data from durable._journal j
+           case when g.type = 'promise_registered' then (select durable._data(j) from durable._journal j
                                         where j.execution = p_from.execution and j.bucket = p_from.bucket and j.seq = g.began)
                 else g.value end as data
     from given g

@@ -155,6 +155,7 @@ begin
   where p.id = any (p_roots);
   foreach v_bucket in array coalesce(v_buckets, '{}') loop
     delete from durable._journal j where j.bucket = v_bucket and j.execution = any (v_heads);
+    delete from durable._journal_values v where v.bucket = v_bucket and v.execution = any (v_heads);
   end loop;
   delete from durable._signals s where s.execution = any (v_heads);
   delete from durable._inboxes i where i.execution = any (v_heads);
@@ -413,6 +414,7 @@ begin
                        order by h.execution limit 20 for no key update skip locked);
       v_one := durable._bucket(p_now);
       update durable._journal j set bucket = v_one where j.bucket = v_bucket and j.execution = any (v_found);
+      update durable._journal_values v set bucket = v_one where v.bucket = v_bucket and v.execution = any (v_found);
       update durable._executions h set bucket = v_one where h.execution = any (v_found);
       return cardinality(v_found);
     end if;
@@ -426,7 +428,7 @@ $$ set lock_timeout = '100ms';
 comment on function durable._move_rows(bigint, bigint) is
   'Moves the journals of the runs that remain in a partition which by its age should be empty into the partition of this week, if they are 100 or fewer, 20 at a time: task, then head, with SKIP LOCKED, so that no turn works on them. Answers how many.';
 
-create or replace function durable._partition_of(p_bucket integer, p_alone boolean)
+create or replace function durable._partition_of(p_table regclass, p_bucket integer, p_alone boolean)
 returns oid language plpgsql stable
 as $$
 begin
@@ -434,12 +436,20 @@ begin
     select c.oid from pg_catalog.pg_inherits i
     join pg_catalog.pg_class c on c.oid = i.inhrelid
     cross join lateral (select pg_get_expr(c.relpartbound, c.oid) as "values") b
-    where i.inhparent = 'durable._journal'::regclass
+    where i.inhparent = p_table
       and b."values" ~ format(case when p_alone then '^FOR VALUES IN [(]%s[)]$' else '[( ]%s[,)]' end, p_bucket));
 end
 $$;
-comment on function durable._partition_of(integer, boolean) is
-  'The journal partition of a week, found by its bounds and not by its name, because it may have been created from outside. p_alone: it has no other week. Null if there is none.';
+comment on function durable._partition_of(regclass, integer, boolean) is
+  'The partition of a table for a week, found by its bounds and not by its name, because it may have been created from outside. p_alone: it has no other week. Null if there is none.';
+
+create or replace function durable._is_empty_bucket(p_bucket integer)
+returns boolean language sql stable
+as $$
+  select not exists (select from durable._journal j where j.bucket = p_bucket)
+     and not exists (select from durable._journal_values v where v.bucket = p_bucket)
+$$;
+comment on function durable._is_empty_bucket(integer) is 'True if no journal of that week has a row any more.';
 
 create or replace function durable._drop_partition()
 returns boolean language plpgsql volatile security definer
@@ -448,11 +458,13 @@ declare
   v_bucket integer;
 begin
   foreach v_bucket in array coalesce(durable._old_buckets(durable._now_ms()), '{}') loop
-    if durable._partition_of(v_bucket, true) is not null
-       and not exists (select from durable._journal j where j.bucket = v_bucket) then
-      execute 'lock table only durable._journal in access exclusive mode';
-      if not exists (select from durable._journal j where j.bucket = v_bucket) then
-        execute format('drop table %s', durable._partition_of(v_bucket, true)::regclass);
+    if durable._partition_of('durable._journal', v_bucket, true) is not null and durable._is_empty_bucket(v_bucket) then
+      execute 'lock table only durable._journal, only durable._journal_values in access exclusive mode';
+      if durable._is_empty_bucket(v_bucket) then
+        execute format('drop table %s', durable._partition_of('durable._journal', v_bucket, true)::regclass);
+        if durable._partition_of('durable._journal_values', v_bucket, true) is not null then
+          execute format('drop table %s', durable._partition_of('durable._journal_values', v_bucket, true)::regclass);
+        end if;
         delete from durable._buckets b where b.bucket = v_bucket;
         return true;
       end if;
@@ -465,7 +477,7 @@ exception when lock_not_available or object_in_use or insufficient_privilege the
 end
 $$ set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' set jit = off set quote_all_identifiers = off;
 comment on function durable._drop_partition() is
-  'Drops one old partition without rows, with the rights of the owner, because workers have none; so it takes nothing from its caller. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do the sessions behind it; then the drop is put off for a minute (null). The caller has no lock for which another session waits, so it is part of no circle.';
+  'Drops the journal partitions of one old week if they have no rows, with the rights of the owner, because workers have none; so it takes nothing from its caller. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do the sessions behind it; then the drop is put off for a minute (null). The caller has no lock for which another session waits, so it is part of no circle.';
 
 create or replace function durable._sweep_runs(
   p_place jsonb, p_now bigint, out removed integer, out place jsonb, out due_in bigint)

@@ -75,11 +75,29 @@ $$;
 comment on function durable._try_lock_overdue_cancels(bigint, integer, text[], bigint[]) is
   'Locks the promises of runs that did not end within their grace, except p_tried, runs of the heads p_missed and their children.';
 
+create or replace function durable._create_partition(p_table regclass, p_week integer, p_comment text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  if durable._partition_of(p_table, p_week, false) is not null then
+    return false;
+  end if;
+  execute format('create table %s_%s (like %1$s including all) with ('
+                 'autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_freeze_min_age = 0)', p_table, p_week);
+  execute format('alter table %s attach partition %1$s_%s for values in (%2$s)', p_table, p_week);
+  execute format('comment on table %s_%s is %L', p_table, p_week, p_comment);
+  return true;
+end
+$$;
+comment on function durable._create_partition(regclass, integer, text) is
+  'Creates the partition of a table for a week; false if there is one already, made from outside under whatever name.';
+
 create or replace function durable._create_partitions()
 returns integer language plpgsql volatile security definer
 as $$
 declare
   v_week integer;
+  v_made boolean;
   v_count integer := 0;
 begin
   for v_week in
@@ -90,17 +108,12 @@ begin
       return v_count;
     end if;
     if not exists (select from durable._buckets b where b.bucket = v_week) then
-      if durable._partition_of(v_week, false) is not null then
-        insert into durable._buckets (bucket) values (v_week);
-        continue;
-      end if;
-      execute format('create table durable._journal_%s (like durable._journal including all) with ('
-                     'autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_freeze_min_age = 0)', v_week);
-      execute format('alter table durable._journal attach partition durable._journal_%s for values in (%s)', v_week, v_week);
-      execute format('comment on table durable._journal_%s is %L', v_week,
-                     'Journal of runs that started in this week since the epoch.');
+      v_made := durable._create_partition('durable._journal', v_week,
+                                          'Journal of runs that started in this week since the epoch.');
+      perform durable._create_partition('durable._journal_values', v_week,
+                                        'Large values of journals of this week since the epoch.');
       insert into durable._buckets (bucket) values (v_week);
-      v_count := v_count + 1;
+      v_count := v_count + v_made::integer;
     end if;
   end loop;
   return v_count;

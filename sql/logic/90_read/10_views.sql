@@ -166,8 +166,8 @@ comment on view durable.promises is
 create or replace view durable.steps as
 select p.id as run, i.child, p.id || '.' || i.child as id, i.name,
        case when j.type is null then 'pending' when durable._holds_result(j.type) then 'resolved' else 'rejected' end as state,
-       case when i.type in ('step_started', 'step_scheduled') then durable._json(i.data) -> 'input' end as param,
-       durable._json(j.data) as value,
+       case when i.type in ('step_started', 'step_scheduled') then durable._json(durable._data(i)) -> 'input' end as param,
+       durable._json(durable._data(j)) as value,
        durable._at(i.ts) as created_at, durable._at(j.ts) as settled_at, p.tenant
 from durable._promises p
 join durable._executions h on h.execution = p.head
@@ -194,7 +194,7 @@ comment on view durable.tasks is 'Tasks of targeted promises; those of settled p
 create or replace view durable._logical as
 select j.execution, j.bucket, j.seq + x.ord::integer - 1 as seq, x.event, j.ts, j.child,
        case when x.event <> 'InvokeScheduled' then j.attempt end as attempt,
-       j.type, j.name, j.input_hash, j.data
+       j.type, j.name, j.input_hash, durable._data(j) as data
 from durable._journal j
 join durable.journal_types() y on y.type = j.type
 cross join lateral unnest(y.events) with ordinality as x (event, ord);

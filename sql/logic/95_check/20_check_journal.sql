@@ -196,7 +196,7 @@ begin
   select j.child, count(*) filter (where durable._fails_attempt(j.type) and g -> 'interrupted' is distinct from 'true'),
          (array_agg(coalesce(g -> 'retry', g -> 'retry_policy'))
            filter (where j.type in ('step_scheduled', 'step_started', 'first_attempt_failed')))[1]
-  from durable._journal j cross join lateral durable._json(j.data) g
+  from durable._journal j cross join lateral durable._json(durable._data(j)) g
   where j.execution = p_execution and j.bucket = p_bucket
     and (durable._fails_attempt(j.type) or j.type in ('step_scheduled', 'step_started')) group by j.child;
 end

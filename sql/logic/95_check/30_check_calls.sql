@@ -366,6 +366,7 @@ begin
   return query select * from durable._check_join_set_tables(p_runs, v_rows);
   return query select * from durable._check_generations(p_runs);
   return query select * from durable._check_belongings(p_runs);
+  return query select * from durable._check_values(p_runs, v_rows);
   if 'execution_awaiting' = any (v_types) then
     return query select * from durable._check_waits(p_runs, v_rows);
     return query select * from durable._check_members(v_rows);
