@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.calls.scene import Connection, Scene, refusal
+from tests.calls.scene import MAKE_PROMISE, Connection, Scene, refusal
 from tests.calls.test_object_laws import LAWS as OBJECTS
 from tests.sql.test_check import LAWS as TASKS
 from tests.sql.test_check_calls import LAWS as JOURNALS
@@ -70,7 +70,7 @@ LAWS: dict[str, Break] = {
     "I10 value_key_is_derived": Break(f"update durable._calls c set salt = 'x' where {OF_LIVE}"),
     "I8 one_live_attempt_of_a_call": Break(A.format("step_id = null", "step_id is not null")),
     "I14 live_promise_has_its_attempt": Break(
-        "select durable.create_promise('call:' || repeat('ab', 32))",
+        MAKE_PROMISE % "'call:' || repeat('ab', 32)",
     ),
     "I7 result_is_pinned_for_all_waiters": Break(
         "delete from durable._pins where exec_id in (select exec_id from durable._call_attempts)"

@@ -290,17 +290,6 @@ def test_a_locked_pin_makes_an_integration_busy(dsn: str, open_scene: Scene) -> 
     assert scene.begin([1])["dag"] == scene.dag(8).hex()
 
 
-def test_a_user_holds_the_id_of_the_next_attempt(dsn: str, open_scene: Scene) -> None:
-    """A promise under a reserved id: the call is refused with a conflict, and gets nobody's promise."""
-    scene = open_scene
-    with scene.conn.transaction(force_rollback=True):
-        answer = scene.begin([1])
-    scene.one("select durable.create_promise(%s)", answer["promise"])
-    assert refusal(scene.conn, scene.begin, [1]).startswith("WF003")
-    assert scene.begin([2])["at"] == "started"
-    scene.conn.execute("delete from durable._promises where id = %s", (answer["promise"],))
-
-
 def test_pinned_hits_lock_nothing(dsn: str, open_scene: Scene) -> None:
     """A hit is answered while everything else of the call is locked."""
     scene = open_scene

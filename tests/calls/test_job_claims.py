@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.calls.scene import Scene, refusal
+from tests.calls.scene import MAKE_PROMISE, Scene, refusal
 from tests.support.clock import Clock
 
 KEY = bytes(range(32))
@@ -185,6 +185,6 @@ def test_bad_claims_are_refused(scene: Scene, statement: str, code: str) -> None
 
 
 def test_a_claim_promise_of_somebody_else(scene: Scene) -> None:
-    """Such ids are reserved."""
-    scene.one("select durable.create_promise(%s)", "claim:" + KEY.hex())
+    """One that was made by hand: nobody gets the claim, and no error of another kind."""
+    scene.one(MAKE_PROMISE, "claim:" + KEY.hex())
     assert refusal(scene.conn, acquire, scene, "a").startswith("WF003")

@@ -84,6 +84,12 @@ $$;
 comment on function durable._in_its_tree(text, jsonb) is
   'An id belongs to the origin, the branch and the parent of its tags. An origin may have any parent: a detached call names its caller.';
 
+create or replace function durable._is_of_calls(p_id text)
+returns boolean language sql immutable parallel safe
+as $$ select p_id ~ '^(call|claim):[0-9a-f]{64}$' $$;
+comment on function durable._is_of_calls(text) is
+  'An id of an attempt or a claim. Everybody can compute the key in it, so only the engine makes promises with such ids; else a stranger could take the next one and stop the call.';
+
 create or replace function durable._check_promise(p_id text, p_timeout_at bigint, p_param_data text, p_tags jsonb)
 returns void language plpgsql stable
 as $$
@@ -91,6 +97,8 @@ begin
   if p_id is null or octet_length(p_id) not between 1 and 512 then
     perform durable._fail_invalid(
       format('A promise id has 1 to 512 bytes, this one has %s.', coalesce(octet_length(p_id), 0)));
+  elsif durable._is_of_calls(p_id) then
+    perform durable._fail_invalid(format('Id %L is reserved to the calls of the engine.', p_id), 'Use another id.');
   elsif p_timeout_at is null or p_timeout_at not between 0 and durable._never() then
     perform durable._fail_invalid(format('Promise %L: timeout_at must be between 0 and 2^53 - 1 ms.', p_id));
   elsif p_tags is null or jsonb_typeof(p_tags) <> 'object' then

@@ -13,6 +13,7 @@ begin
       then 'Arguments are a JSON array (by position) or a JSON object (by name), like ''["world"]''.'
     when octet_length(u.id) not between 1 and 512
       then format('A run id has 1 to 512 bytes, this one has %s.', octet_length(u.id))
+    when durable._is_of_calls(u.id) then format('Id %L is reserved to the calls of the engine.', u.id)
     when octet_length(u.key) not between 1 and 512
       then format('An idempotency key has 1 to 512 bytes, this one has %s.', octet_length(u.key))
     when u.id ~ E'\\.\\d{1,9}$'

@@ -12,7 +12,7 @@ as $$
               or (octet_length(p_request.input) <= durable._setting_int('payload_max_bytes')
                   and not durable._is_deep(p_request.args)))
          and (p_request.id is null
-              or octet_length(p_request.id) between 1 and 512
+              or octet_length(p_request.id) between 1 and 512 and not durable._is_of_calls(p_request.id)
                  and (strpos(p_request.id, '.') = 0 or p_request.id !~ E'\\.\\d{1,9}$'))
          and (p_request.key is null or octet_length(p_request.key) between 1 and 512)
          and (p_request.timeout_ms <= 0 or p_request.delay_ms < 0 or p_request.delay_ms >= p_request.timeout_ms) is not true

@@ -251,7 +251,7 @@ begin
            o.timer or o.target is not null or coalesce(o.tags ->> 'resonate:external' = 'true', false), o.target,
            case when o.timeout_at <= p_now and o.target is not null then 0 end, o.headers, o.data, o.tenant, o.tags
     from occurrence o
-    where octet_length(o.id) between 1 and 512 and coalesce(o.delay < o.timeout_at, true)
+    where octet_length(o.id) between 1 and 512 and not durable._is_of_calls(o.id) and coalesce(o.delay < o.timeout_at, true)
       and not exists (select from durable._promises a where a.id = any (durable._ancestors(o.id)) and a.head is not null)
       and not exists (select from durable._removed r where r.id = any (array[o.id]))
     order by o.id collate "C", o.at
@@ -270,7 +270,7 @@ begin
 end
 $$;
 comment on function durable._create_occurrences(text[], bigint[], bigint) is
-  'Creates the promises of instants of locked schedules, as of their instant; a promise whose deadline has passed is stored settled. An id that exists is left as it is. A promise that promise_create would refuse (an id reserved to a run, a delay at or after the deadline) is not created, and its instant passes. One ordered insert, so that sweeps do not wait for each other in a circle. Returns the queues that got ready tasks.';
+  'Creates the promises of instants of locked schedules, as of their instant; a promise whose deadline has passed is stored settled. An id that exists is left as it is. A promise that promise_create would refuse (an id reserved to a run or a call, a delay at or after the deadline) is not created, and its instant passes. One ordered insert, so that sweeps do not wait for each other in a circle. Returns the queues that got ready tasks.';
 
 create or replace function durable._fire_locked(p_due text[], p_now bigint, p_limit integer)
 returns table (fired integer, queues text[])
