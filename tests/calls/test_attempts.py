@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-from tests.calls.scene import TTL_MS, Scene, refusal
+import pytest
+
+from tests.calls.scene import MAKE_PROMISE, TTL_MS, Scene, refusal
 from tests.support.clock import Clock
 
 OTHER = "dml+exec://fake/g"
@@ -226,3 +228,38 @@ def test_s51_a_given_up_step_stays_so(scene: Scene) -> None:
     assert scene.lease() == []
     answer = scene.begin(step_id="w.1")
     assert (answer["at"], answer["generation"]) == ("started", 1)
+
+
+# -- what is no attempt
+
+
+def test_a_promise_for_an_adapter_is_no_attempt(scene: Scene) -> None:
+    """One that was made under a reserved id, past the doors that refuse it: no worker gets it, nor does it
+    take the place of an attempt."""
+    make = MAKE_PROMISE.replace('"resonate:external": "true"', '"resonate:target": "poll://any@adapter:fake"')
+    with scene.conn.transaction(force_rollback=True):
+        assert scene.one(make, "call:" + "ab" * 32) is True
+        assert scene.lease() == []
+        answer = scene.begin()
+        (document,) = scene.lease(most=1)
+        assert document["execution_key"] == answer["execution_key"]
+        assert scene.count("_tasks where state = 'pending'") == 1
+
+
+@pytest.mark.parametrize("op", ["poll", "cancel"])
+def test_an_attempt_without_a_document_is_left_out(scene: Scene, op: str) -> None:
+    """Its call was deleted by hand. The other one is polled, or cancelled, as ever."""
+    with scene.conn.transaction(force_rollback=True):
+        broken, answer = scene.begin([1]), scene.begin([2])
+        for document in scene.lease():
+            scene.pending(document, "t", poll_after_ms=0)
+        for each in (broken, answer) if op == "cancel" else ():
+            scene.one("select durable.call_cancel('s', %s)", bytes.fromhex(each["node"]))
+        key = scene.one(
+            "select value_key from durable._call_attempts order by execution_key = %s desc",
+            bytes.fromhex(broken["execution_key"]),
+        )
+        scene.conn.execute("delete from durable._calls where value_key = %s", (key,))
+        assert [(each["op"], each["execution_key"]) for each in scene.lease()] == [
+            (op, answer["execution_key"])
+        ]

@@ -251,7 +251,8 @@ begin
            o.timer or o.target is not null or coalesce(o.tags ->> 'resonate:external' = 'true', false), o.target,
            case when o.timeout_at <= p_now and o.target is not null then 0 end, o.headers, o.data, o.tenant, o.tags
     from occurrence o
-    where octet_length(o.id) between 1 and 512 and not durable._is_of_calls(o.id) and coalesce(o.delay < o.timeout_at, true)
+    where octet_length(o.id) between 1 and 512 and not durable._is_of_calls(o.id)
+      and coalesce(o.delay < o.timeout_at, true)
       and not exists (select from durable._promises a where a.id = any (durable._ancestors(o.id)) and a.head is not null)
       and not exists (select from durable._removed r where r.id = any (array[o.id]))
     order by o.id collate "C", o.at

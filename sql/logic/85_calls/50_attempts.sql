@@ -74,18 +74,23 @@ begin
   perform durable._try_lock_adapters(p_worker, p_adapters, v_now);
   v_cancels := durable._try_lock_cancels(p_adapters, p_most);
   return query
-    update durable._call_attempts a set cancel_due = false where a.execution_key = any (v_cancels)
-    returning durable._call_document('cancel', a.execution_key, null, null);
+    with asked as (
+      update durable._call_attempts a set cancel_due = false where a.execution_key = any (v_cancels) returning a.execution_key
+    )
+    select d.document from asked a
+    cross join lateral (select durable._call_document('cancel', a.execution_key, null, null) as document) d
+    where d.document is not null;
   v_ids := durable._try_lock_due(p_adapters, p_worker, p_most, v_now);
   if v_ids <> '{}' then
     return query
-      select durable._lease_document(t) from durable._acquire(v_ids, p_worker, p_ttl_ms, v_now, false) t
-      order by array_position(v_ids, t.id);
+      select d.document from durable._acquire(v_ids, p_worker, p_ttl_ms, v_now, false) t
+      cross join lateral (select durable._lease_document(t) as document) d
+      where d.document is not null order by array_position(v_ids, t.id);
   end if;
 end
 $$;
 comment on function durable.call_lease_v1(text, text[], bigint, integer) is
-  'For adapter workers: leases attempts whose next poll is due, p_most at most, and answers a document for each; jobs that are to be cancelled come first, with op cancel and no lease. Leases are renewed by durable.task_heartbeat under the id call:<execution_key>. Waits for nobody. WF004.';
+  'For adapter workers: leases attempts whose next poll is due, p_most at most, and answers a document for each; jobs that are to be cancelled come first, with op cancel and no lease. An attempt whose rows do not make a document is left out, and its lease runs out. Leases are renewed by durable.task_heartbeat under the id call:<execution_key>. Waits for nobody. WF004.';
 
 create or replace function durable._schedule_poll(p_attempt durable._call_attempts, p_retry_in bigint, p_now bigint)
 returns void language plpgsql volatile

@@ -280,7 +280,8 @@ as $$
     ('well_formed_schedule_last_run_at_lt_next_run_at', s.last_run_at >= s.next_run_at),
     ('well_formed_schedule_promise_tags_not_timer_targeted', s.promise_tags ->> 'resonate:timer' = 'true'
       and s.promise_tags ? 'resonate:target' and durable._strict()),
-    ('S06 schedule_last_run_has_its_promise', p.id is null and octet_length(o.occurrence) between 1 and 512 and not durable._is_of_calls(o.occurrence)
+    ('S06 schedule_last_run_has_its_promise', p.id is null and octet_length(o.occurrence) between 1 and 512
+      and not durable._is_of_calls(o.occurrence)
       and coalesce(o.delay < s.last_run_at + s.promise_timeout, true)
       and (s.promise_tags ? 'resonate:target' or durable._in_its_tree(o.occurrence, s.promise_tags))
       and not exists (
