@@ -49,6 +49,13 @@ def test_a_root_that_is_a_value(scene: Scene, through: int) -> None:
     assert read(scene, made) == {"i64": 5}
 
 
+def test_names_do_not_count(scene: Scene) -> None:
+    """The root is the value, whatever nodes have names, and whatever those are."""
+    names = {name: scene.literal(other).hex() for name, other in (("a", 1), ("root", 2), ("z", 3))}
+    made = bytes(scene.one("select durable.dag_put(%s, %s)", scene.literal(5), json.dumps(names)))
+    assert read(scene, made) == {"i64": 5}
+
+
 def test_a_root_that_is_a_builtin(scene: Scene) -> None:
     """It has the datum of its exec."""
     built = scene.one("select durable.builtin('list/construct', %s)", [scene.literal(1), scene.literal(2)])

@@ -135,6 +135,22 @@ def test_a_dead_name_is_found(name: str, there: bool) -> None:
     assert ledger.exists(name) is there
 
 
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("tests/style/test_ledger.py::test_a_dead_test_is_found", True),
+        ("tests/style/test_ledger.py::test_a_gap_is_found[neither]", True),
+        ("tests/style/test_ledger.py::" + "test_a_gap_is_found[" + "nei" + "ther of them]", False),
+        ("tests/style/test_ledger.py::test_no_gap_is_found", False),
+        ("tests/style/test_no_ledger.py::test_a_gap_is_found", False),
+        ("tests/style/test_ledger.py", False),
+    ],
+)
+def test_a_dead_test_is_found(name: str, there: bool) -> None:
+    """A test is looked up in its file, with the value that it is named with."""
+    assert ledger.is_test(name) is there
+
+
 def test_lines_are_numbers_and_ranges() -> None:
     """A line is a number, a range, or a list of them."""
     assert ledger.numbers([3, "5-7", "9"]) == {3, 5, 6, 7, 9}

@@ -114,6 +114,9 @@ def tests_in(path: str) -> set[str]:
 
 
 def is_test(name: str) -> bool:
-    """Whether ``tests/path/test_x.py::test_name`` is a test."""
+    """Whether ``tests/path/test_x.py::test_name`` is a test; a value of its parameters stands in its file."""
     path, _, test = name.partition("::")
-    return test in tests_in(path)
+    test, _, values = test.removesuffix("]").partition("[")
+    return test in tests_in(path) and all(
+        value in (ROOT / path).read_text(encoding="utf-8") for value in values.split("-")
+    )
