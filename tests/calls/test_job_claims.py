@@ -110,6 +110,18 @@ def test_the_owner_renews_and_counts(scene: Scene, clock: Clock) -> None:
     assert acquire(scene, "b")["role"] == "follower"
 
 
+def test_the_first_job_counts(scene: Scene, clock: Clock) -> None:
+    """Whoever records another job, the owner or its successor, is answered the first one and uses that."""
+    acquire(scene, "a")
+    submitted = "select durable.claim_submitted(%s, %s, 'batch', %s)"
+    assert scene.one(submitted, KEY, 1, "job-1") == "job-1"
+    assert scene.one(submitted, KEY, 1, "job-2") == "job-1"
+    clock.advance(10_000)
+    acquire(scene, "b")
+    assert scene.one(submitted, KEY, 2, "job-3") == "job-1"
+    assert acquire(scene, "c")["job"] == "job-1"
+
+
 def test_ten_race_for_a_stale_claim(dsn: str, open_scene: Scene) -> None:
     """One of them takes it over, at the next version; the others follow that one."""
     acquire(open_scene, "gone", 1)
