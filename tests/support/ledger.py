@@ -93,7 +93,9 @@ def exists(name: str) -> bool:
     for length in range(len(rest) + 1, 0, -1):
         try:
             found: Any = importlib.import_module(".".join([first, *rest][:length]))
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith(first):
+                raise  # of something that the package needs, which says nothing about this name
             continue
         for part in rest[length - 1 :]:
             if not hasattr(found, part) and part not in getattr(found, "__annotations__", {}):
