@@ -14,7 +14,6 @@ would not come back) leaves no trace, live and in replay alike.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import cached_property
 from hashlib import sha256
 from typing import Any, NoReturn
 from uuid import UUID
@@ -36,7 +35,7 @@ from pyengine.replay.pending_steps import PendingStep
 from pyengine.replay.recorded_values import RecordedValues
 from pyengine.replay.signal_inbox import SignalInboxes
 from pyengine.replay.transaction import Transaction
-from pyengine.replay.transaction_log import TransactionLog, Transactions
+from pyengine.replay.transaction_log import Transactions
 from pyengine.values.codec import Codec, TypeCodec, input_hash, type_codec
 
 __all__ = ["CallMatcher", "ContinueAsNewRequest"]
@@ -72,7 +71,8 @@ class CallMatcher:
         open_steps: steps without a result whose calls were not cancelled, by child number.
         new_steps: numbers of open steps not handed out yet; some may have been cancelled since.
         given_up: numbers of open steps whose calls were cancelled since the last advance.
-        transacting: transactions that the code is in, or waits to begin; read before `transactions` is made.
+        transactions: its transactions.
+        inboxes: its receives.
     """
 
     def __init__(
@@ -90,31 +90,16 @@ class CallMatcher:
         self.open_steps: dict[int, PendingStep] = {}
         self.new_steps: list[int] = []
         self.given_up: list[int] = []
-        self.transacting: list[TransactionLog] = []
+        self.transactions = Transactions(self.sequence, codec)
+        self.inboxes = SignalInboxes(self.sequence)
         self._workflow = workflow
         self._history = history
         self._allocated = history.allocated
         self._now_ms = now_ms
-        self._randomness = randomness
+        self._values = RecordedValues(self.sequence, now_ms, randomness)
         self._codec = codec
         self._adopted: dict[str, Call] = {}
         self._dead_timers = 0
-
-    # Made at first use: most runs need none of these.
-
-    @cached_property
-    def transactions(self) -> Transactions:
-        """Its transactions."""
-        return Transactions(self.sequence, self._codec, self.transacting)
-
-    @cached_property
-    def inboxes(self) -> SignalInboxes:
-        """Its receives."""
-        return SignalInboxes(self.sequence)
-
-    @cached_property
-    def _values(self) -> RecordedValues:
-        return RecordedValues(self.sequence, self._now_ms, self._randomness)
 
     # -- the WorkflowRuntime that a call finds
 

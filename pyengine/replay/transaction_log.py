@@ -152,28 +152,30 @@ class Transactions:
     Args:
         sequence: numbers and commands of the run.
         codec: decodes errors.
-        queue: holds those transactions; empty at first.
+
+    Attributes:
+        queue: those transactions; the first one is open, or begins next.
     """
 
-    def __init__(self, sequence: CallSequence, codec: Codec, queue: list[TransactionLog]) -> None:
+    def __init__(self, sequence: CallSequence, codec: Codec) -> None:
         self._sequence = sequence
         self._codec = codec
-        self._queue = queue
+        self.queue: list[TransactionLog] = []
 
     @property
     def front(self) -> TransactionLog | None:
         """The transaction that is open, or begins next."""
-        return self._queue[0] if self._queue else None
+        return self.queue[0] if self.queue else None
 
     @property
     def live(self) -> bool:
         """Whether the coroutine is not advanced until a worker has answered."""
-        return bool(self._queue) and self._queue[0].live and not self._sequence.dead
+        return bool(self.queue) and self.queue[0].live and not self._sequence.dead
 
     @property
     def stuck(self) -> bool:
         """Whether the code of the open transaction waits for something else, which cannot happen."""
-        return self.live and self._queue[0].ask is None
+        return self.live and self.queue[0].ask is None
 
     @property
     def cancel_requested(self) -> bool:
@@ -205,7 +207,7 @@ class Transactions:
             await call
         sequence.next_child = child + 1
         log = TransactionLog(child, name, digest, timeout_ms, record)
-        self._queue.append(log)
+        self.queue.append(log)
         try:
             await self.ask(log, "begin")
         except BaseException:
@@ -232,8 +234,8 @@ class Transactions:
 
     def leave(self, log: TransactionLog) -> None:
         """Remove a transaction whose block the code has left."""
-        if log in self._queue:
-            self._queue.remove(log)
+        if log in self.queue:
+            self.queue.remove(log)
         self._sequence.in_transaction = self._sequence.capture_inside = None
         self._sequence.update_restricted()
 
@@ -244,7 +246,7 @@ class Transactions:
             name: name of the value.
             make: makes a new value; None for `patched`, which the row lacks if the old code was past here.
         """
-        log = self._queue[0]
+        log = self.queue[0]
         digest = _digest("capture", name)
         if log.live:
             text = "true" if make is None else make()
