@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import psycopg
@@ -210,3 +211,28 @@ def test_the_request_is_an_object_of_its_own(scene: Scene) -> None:
     assert (second["at"], second["node"]) == ("joined", first["node"])
     assert second["execution_key"] == first["execution_key"]
     assert scene.lease()[0]["request"] == {"queue": "gpu"}
+
+
+def test_a_call_of_a_client_costs_the_same_in_a_large_scope(scene: Scene) -> None:
+    """It puts nothing for the pins of its scope, and the transaction around it keeps its lock_timeout."""
+    scene.begin()
+    scene.run()
+    scene.conn.execute(
+        "insert into durable._pins (pinned_at, version, scope, node_id, exec_id) "
+        "select 0, 1, 's', sha256(n::text::bytea), p.exec_id from durable._pins p, generate_series(1, 200) n"
+    )
+    scene.conn.execute("set local lock_timeout = '7s'")
+    scene.conn.execute("set local track_functions = 'all'")
+    puts = "select coalesce(sum(calls), 0) from pg_stat_xact_user_functions where funcname = '_put_objects'"
+    for number, options in enumerate([{"retry_errors": True}, {"retry_errors": False}, {}]):
+        before = scene.one(puts)
+        inputs = json.dumps([{"datum": {"i64": number}}])
+        scene.one(
+            "select durable.call_v1(%s, %s, %s, null, 'on')",
+            OTHER,
+            inputs,
+            json.dumps({"scope": "s", **options}),
+        )
+        assert scene.one(puts) - before < 5
+        assert scene.one("show lock_timeout") == "7s"
+    scene.conn.execute("delete from durable._pins where pinned_at = 0")

@@ -139,10 +139,12 @@ begin
   v_call.cache_errors := coalesce((p_options ->> 'cache_errors')::boolean, false);
   v_call.request := p_options -> 'request';
   v_call.cache := case when p_switch in ('off', 'refresh') then 'force' else coalesce(p_options ->> 'cache', 'shared') end;
-  if (p_options ->> 'retry_errors')::boolean and exists (
-       select from durable._pins p join durable._objects e on e.id = any (array[p.exec_id])
-       where p.scope = v_call.scope and p.node_id = durable.node_call(p_function, p_inputs) and e.sub = 'error') then
-    v_call.cache := 'force';
+  if coalesce((p_options ->> 'retry_errors')::boolean, false) then
+    v_call.node := (durable._call_object('call', p_function, p_inputs))[2].id;
+    if exists (select from durable._pins p join durable._objects e on e.id = any (array[p.exec_id])
+               where p.scope = v_call.scope and p.node_id = v_call.node and e.sub = 'error') then
+      v_call.cache := 'force';
+    end if;
   end if;
   return v_call;
 end
@@ -186,6 +188,7 @@ returns jsonb language plpgsql volatile
 as $$
 declare
   v_scope text := coalesce(p_options ->> 'scope', durable._scope_of(p_step));
+  v_timeout text := current_setting('lock_timeout');
   v_answer jsonb;
 begin
   perform durable._check_may_lock();
@@ -198,6 +201,7 @@ begin
   end if;
   v_answer := durable._begin_call(durable._asked_call(
     p_function, durable._input_nodes(p_inputs), p_options || jsonb_build_object('scope', v_scope), p_step, p_switch));
+  perform set_config('lock_timeout', v_timeout, true);
   if v_answer ->> 'at' = 'started' then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
