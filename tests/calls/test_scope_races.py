@@ -1,16 +1,18 @@
 """Law: a scope that is dropped beside a call, a pin or a result has either all of it or nothing: no pin and
-no running call is left without its scope, and the open drop stops only what concerns that scope.
+no running call is left without its scope, and the open drop stops only what concerns that scope. Retention
+beside calls takes nothing that they need.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from contextlib import suppress
 
 import psycopg
 import pytest
 
-from tests.calls.scene import Scene
+from tests.calls.scene import F, Scene
 from tests.calls.test_call_races import done, end_of, scene_of, together
 from tests.support.barrier import Stage
 
@@ -143,3 +145,60 @@ def test_scopes_come_and_go(dsn: str, open_scene: Scene, seed: int) -> None:
     # a scope is gone, has a running call, or is held for a second
     assert wanted <= met <= wanted | {"joined", "WF001", "WF003", "55P03"}, f"seed {seed}: {met}"
     assert open_scene.one(ORPHANS) == 0
+
+
+def test_calls_beside_retention(dsn: str, open_scene: Scene, seed: int) -> None:
+    """Six sessions: three call, force, cancel and invalidate the same few calls, one works, two purge all
+    that has ended and forget that it was removed. Each call has an answer, and afterwards nothing is left.
+    """
+    open_scene.one("select durable.set_setting('removed_ids_days', '0')")
+    until = time.monotonic() + 6
+    met: set[str] = set()
+    removed: list[int] = []
+
+    def caller(number: int) -> None:
+        chance = random.Random(seed + number)
+        with scene_of(dsn) as scene:
+            while time.monotonic() < until:
+                value, dice = chance.randrange(3), chance.random()
+                forced = {"cache": "force", "step_id": f"{number}.{dice}"} if dice < 0.4 else {}
+                answer = scene.begin([value], scope="stu"[number], **forced)
+                met.add(answer["at"])
+                if dice < 0.2:
+                    scene.one(
+                        "select durable.call_cancel(%s, %s)", "stu"[number], bytes.fromhex(answer["node"])
+                    )
+                elif dice < 0.5:
+                    scene.one("select durable.call_invalidate(function => %s)", F)
+
+    def worker() -> None:
+        with scene_of(dsn) as scene:
+            while time.monotonic() < until:
+                for document in scene.lease():
+                    with suppress(psycopg.Error):  # cancelled meanwhile
+                        end_of(scene, document, done(scene, document))
+
+    def purger() -> None:
+        with scene_of(dsn) as scene:
+            while time.monotonic() < until:
+                removed.append(purge_all(scene))
+
+    callers = [lambda number=number: caller(number) for number in range(3)]  # type: ignore[misc]
+    together(*callers, worker, purger, purger)
+    assert {"started", "joined", "pinned_hit"} <= met, f"seed {seed}: {met}"
+    assert sum(removed) > 20, f"seed {seed}: {removed}"
+    for document in open_scene.lease():
+        end_of(open_scene, document, done(open_scene, document))
+    open_scene.one("select durable.call_invalidate(function => %s)", F)
+    for name in "stu":
+        open_scene.one("select durable.scope_drop(%s)", name)
+    for _ in range(4):
+        purge_all(open_scene)
+    assert [open_scene.count(f"_call{name}") for name in ("s", "_attempts", "_waiters", "_steps")] == [0] * 4
+
+
+def purge_all(scene: Scene) -> int:
+    """Purge promises and calls, and forget the ids; how many rows of calls went."""
+    scene.one("select count(*) from durable.purge('0')")
+    scene.one("select durable._forget_removed(durable._now_ms() + 1, 1000)")
+    return int(scene.one("select removed from durable.calls_purge('0', 100000)"))
