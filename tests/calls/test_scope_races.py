@@ -202,3 +202,22 @@ def purge_all(scene: Scene) -> int:
     scene.one("select count(*) from durable.purge('0')")
     scene.one("select durable._forget_removed(durable._now_ms() + 1, 1000)")
     return int(scene.one("select removed from durable.calls_purge('0', 100000)"))
+
+
+def test_a_history_loses_its_beginning_only(dsn: str, open_scene: Scene) -> None:
+    """An old entry that somebody has locked keeps those behind it, so the rest is a chain."""
+    open_scene.begin([1])
+    open_scene.run(0)
+    for number in range(1, 4):
+        open_scene.begin([1], cache="force", step_id=f"x{number}")
+        open_scene.run(number)
+    time.sleep(0.01)
+    with psycopg.connect(dsn) as user:
+        user.execute("select from durable._pin_log where version = 2 for update")
+        open_scene.one("select removed from durable.calls_purge('0')")
+        versions = "select version from durable._pin_log order by id"
+        assert [row[0] for row in open_scene.all(versions)] == [2, 3, 4]
+        assert open_scene.all("select * from durable.check()") == []
+        user.commit()
+    open_scene.one("select removed from durable.calls_purge('0')")
+    assert [row[0] for row in open_scene.all(versions)] == [4]

@@ -152,7 +152,7 @@ def _is_held(action: Action, rows: list[tuple[Any, ...]]) -> bool:
         return False
     text, parameters = action
     if "tick_v1" in text:
-        return bool(rows[0][0].get("held"))
+        return bool(rows[0][0].get("locked"))
     if "worker_turn_v1" not in text:
         return False
-    return bool(rows[0][0]["busy"] or (rows[0][0]["held"] and "[]" in parameters))
+    return bool(rows[0][0]["busy"] or (rows[0][0]["locked"] and "[]" in parameters))

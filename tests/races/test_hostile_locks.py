@@ -99,7 +99,7 @@ def test_a_side_row_that_is_locked_after_the_look(conn: Connection, stage: Stage
     assert isinstance(turned.error, psycopg.errors.LockNotAvailable)
     assert promise_of(conn, "r") == ("pending", None)
     answer = take_turn(conn, "W", report(held, end=complete()))
-    assert (answer.of(held)[0], answer.raw["held"]) == ("busy", ["r"])
+    assert (answer.of(held)[0], answer.raw["locked"]) == ("busy", ["r"])
     user.commit().rows()
     assert take_turn(conn, "W", report(held, end=complete())).of(held) == ("ok", "done")
     assert task_of(conn, "other") == ("pending", 1, None)
@@ -178,7 +178,7 @@ def ended_by_a_tick(conn: Connection, clock: Clock) -> Callable[[], str]:
     def act() -> str:
         if clock.now_ms < 10**15 and promise_of(conn, "x") == ("pending", None):
             clock.advance(1000)
-        return "busy" if tick(conn)["held"] == ["x"] else "ok"
+        return "busy" if tick(conn)["locked"] == ["x"] else "ok"
 
     return act
 
@@ -246,13 +246,13 @@ def test_a_locked_schedule_does_not_make_the_tick_spin(dsn: str, conn: Connectio
         user.execute("select from durable._schedules where id = 'h' for update")
         assert tick(conn)["schedules"] == 1
         answer = tick(conn)
-        assert (answer["schedules"], answer["more"], answer["held"]) == (0, False, ["h"])
+        assert (answer["schedules"], answer["more"], answer["locked"]) == (0, False, ["h"])
         assert answer["next_due_ms"] == 1000
         holders = conn.execute("select id, pid from durable._holders('{h}')").fetchall()
         assert holders == [("h", user.info.backend_pid)]
         user.commit()
     assert tick(conn)["schedules"] == 1
-    assert tick(conn)["held"] == []
+    assert tick(conn)["locked"] == []
 
 
 @pytest.mark.parametrize("row", ["promise", "task", "head"])
@@ -271,4 +271,4 @@ def test_a_held_timer_beside_a_locked_schedule(dsn: str, conn: Connection, clock
         user.execute("select from durable._schedules for update")
         answer = tick(conn)
         assert (answer["promises"], answer["more"]) == (1, False)
-        assert sorted(answer["held"]) == ["h", "r0.0" if row == "promise" else "r0"]
+        assert sorted(answer["locked"]) == ["h", "r0.0" if row == "promise" else "r0"]

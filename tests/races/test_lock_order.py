@@ -61,7 +61,7 @@ def test_goodbye_and_sweep_meet_at_the_workers_row(conn: Connection, clock: Cloc
     sweep.begin()
     swept = sweep.do(*TICK)
     assert not swept.blocked
-    assert (swept.value()["leases"], swept.value()["held"]) == (1, ["a"])
+    assert (swept.value()["leases"], swept.value()["locked"]) == (1, ["a"])
     gone = bye.do("select durable.worker_bye_v1('W')")
     assert not gone.blocked and gone.value() == 0
     sweep.commit()
@@ -85,7 +85,7 @@ def test_a_heartbeat_that_comes_back_meets_the_sweep(conn: Connection, clock: Cl
     sweep.begin()
     swept = sweep.do(*TICK)
     assert not swept.blocked
-    assert (swept.value()["leases"], swept.value()["held"]) == (1, ["a"])
+    assert (swept.value()["leases"], swept.value()["locked"]) == (1, ["a"])
     beat = worker.do(*heartbeat("W", held))
     assert not beat.blocked
     assert beat.value() == []

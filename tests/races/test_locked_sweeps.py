@@ -49,9 +49,9 @@ def test_a_locked_timer_is_named_and_not_polled(dsn: str, conn: Connection, cloc
     clock.advance(10)
     with holding(dsn, "promise", "r1.0"):
         first = tick(conn)
-        assert (first["promises"], first["held"]) == (2, ["r1.0"])
+        assert (first["promises"], first["locked"]) == (2, ["r1.0"])
         second = tick(conn)
-        assert (second["promises"], second["more"], second["held"]) == (0, False, ["r1.0"])
+        assert (second["promises"], second["more"], second["locked"]) == (0, False, ["r1.0"])
         assert second["next_due_ms"] == 1000
     assert tick(conn)["promises"] == 1
 
@@ -67,7 +67,7 @@ def test_cancels_of_a_locked_owner_take_no_place(dsn: str, conn: Connection, clo
     ask(conn, cancel("other", grace_ms=10))
     clock.advance(10)
     with holding(dsn, "head", "parent"):
-        assert tick(conn, LIMIT)["held"] == ["parent"]
+        assert tick(conn, LIMIT)["locked"] == ["parent"]
         assert (promise_of(conn, "other") or ("",))[0] == "rejected_canceled"
         assert (promise_of(conn, "parent.0") or ("",))[0] == "pending"
     while tick(conn, LIMIT)["more"]:
@@ -82,7 +82,7 @@ def test_leases_of_a_locked_owner_take_no_place(dsn: str, conn: Connection, cloc
     begin_run(conn, "other")
     clock.advance(TTL_MS)
     with holding(dsn, "head", "parent"):
-        assert tick(conn, LIMIT)["held"] == ["parent"]
+        assert tick(conn, LIMIT)["locked"] == ["parent"]
         assert (task_of(conn, "other") or ("",))[0] == "pending"
         assert (task_of(conn, "parent.0") or ("",))[0] == "acquired"
     while tick(conn, LIMIT)["more"]:
@@ -100,7 +100,7 @@ def test_waits_for_rows_of_a_locked_run_take_no_place(dsn: str, conn: Connection
         conn.execute("insert into orders values (%s, 'paid')", (number,))
     with holding(dsn, "head", "many"):
         answers = [tick(conn, LIMIT) for _ in range(3)]
-        assert any(answer.get("held") == ["many"] for answer in answers)
+        assert any(answer.get("locked") == ["many"] for answer in answers)
         assert (promise_of(conn, "other.0") or ("",))[0] == "resolved"
         assert (promise_of(conn, "many.0") or ("",))[0] == "pending"
     while tick(conn, LIMIT)["more"]:

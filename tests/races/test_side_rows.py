@@ -97,7 +97,7 @@ def ticking(conn: Connection, is_done: Callable[[str], bool]) -> Play:
             # as workers do: what is done alone and the rest take turns
             answer = ask(conn, ("select durable.tick_v1(500, %s)", (number % 2 == 0,)))[0]
             if not answer["more"]:
-                return list(answer["held"])
+                return list(answer["locked"])
         raise AssertionError(f"the tick spins: {answer}")
 
     return Play(act, is_done)
@@ -257,7 +257,7 @@ def claiming(conn: Connection, want: int, *reports: dict[str, Any]) -> Play:
 
     def act() -> list[str]:
         answer = take_turn(conn, "V", *reports, want=want, queues=["q-h", "q-f"])
-        return list(answer.raw["held"])
+        return list(answer.raw["locked"])
 
     return Play(act, lambda name: task_of(conn, name) == ("acquired", 2, "V"))
 
@@ -298,7 +298,7 @@ def a_turn_claims_what_it_woke(conn: Connection, clock: Clock) -> Play:
             take_turn(conn, "W", *reports, want=0)
             # who was left out is claimed later
             return ["h"]
-        return list(take_turn(conn, "W", want=5, queues=["q-h"]).raw["held"])
+        return list(take_turn(conn, "W", want=5, queues=["q-h"]).raw["locked"])
 
     return Play(act, lambda name: task_of(conn, name) == ("acquired", 2, "W"))
 
@@ -324,7 +324,7 @@ def reporting(conn: Connection, reports: dict[str, dict[str, Any]], *, one_by_on
             for name, each in reports.items():
                 if each["execution"] in (about["execution"] or []):
                     verdicts[name] = about["verdict"][about["execution"].index(each["execution"])]
-        return [one for answer in answers or [answer] for one in answer.raw["held"]]
+        return [one for answer in answers or [answer] for one in answer.raw["locked"]]
 
     return Play(act, lambda name: verdicts.get(name) == "ok")
 

@@ -128,7 +128,7 @@ def test_an_adoption_never_waits_for_a_lock(dsn: str, conn: Connection, stage: S
         user.do("select pg_advisory_xact_lock(1685417575, 0)").rows()
     answer = take_turn(conn, "W", report(held, commands=[adopt(0, "x")]), report(free, outcomes=[done(0)]))
     assert (answer.of(held)[0], answer.of(free)[0]) == ("busy", "ok")
-    assert answer.raw["held"] == ["x"]
+    assert answer.raw["locked"] == ["x"]
     user.commit()
     assert take_turn(conn, "W", report(held, commands=[adopt(0, "x")])).of(held) == ("ok", "acquired")
 
@@ -139,7 +139,7 @@ def test_a_locked_single_end_answers_as_the_batch_path(dsn: str, conn: Connectio
     held = begin_run(conn, "r")
     with holding(dsn, row, "r"):
         answer = take_turn(conn, "W", report(held, end=complete()))
-        assert (answer.raw["busy"], answer.raw["held"]) == ([held.execution], ["r"])
+        assert (answer.raw["busy"], answer.raw["locked"]) == ([held.execution], ["r"])
     assert take_turn(conn, "W", report(held, end=complete())).of(held) == ("ok", "done")
 
 
@@ -179,7 +179,7 @@ def test_a_locked_owner_hides_no_run_from_a_claim(dsn: str, conn: Connection) ->
     with holding(dsn, "head", "parent"):
         answer = take_turn(conn, "W", want=3, queues=["kids"])
         assert sorted(task.id for task in answer.tasks) == ["behind-0", "behind-1", "behind-2"]
-        assert answer.raw["held"] == ["parent"]
+        assert answer.raw["locked"] == ["parent"]
     assert len(take_turn(conn, "W", want=50, queues=["kids"]).tasks) == 12
 
 
@@ -198,7 +198,7 @@ def test_many_locked_runs_hide_no_run_for_long(dsn: str, conn: Connection, clock
             found += [task.id for task in answer.tasks]
             if found:
                 break
-            assert answer.raw["held"]
+            assert answer.raw["locked"]
         assert found == ["behind"]
     clock.advance(500)
     assert len(take_turn(conn, "W", want=50, queues=["q"]).tasks) == 20
@@ -212,7 +212,7 @@ def test_a_claim_beside_reports_leaves_out_too(dsn: str, conn: Connection) -> No
     with holding(dsn, "head", "a"):
         answer = take_turn(conn, "W", report(held, outcomes=[done(0)]), want=2, queues=["q"])
     assert answer.of(held)[0] == "ok"
-    assert ([task.id for task in answer.tasks], answer.raw["held"]) == (["b"], ["a"])
+    assert ([task.id for task in answer.tasks], answer.raw["locked"]) == (["b"], ["a"])
 
 
 # -- sweeps
@@ -231,10 +231,10 @@ def test_timers_of_others_fire(dsn: str, conn: Connection, clock: Clock, row: st
     clock.advance(10)
     with holding(dsn, row, "r7"):
         answer = tick(conn)
-        assert (answer["promises"], answer["held"], answer["more"]) == (19, ["r7"], False)
+        assert (answer["promises"], answer["locked"], answer["more"]) == (19, ["r7"], False)
         assert answer["next_due_ms"] == 1000
     answer = tick(conn)
-    assert (answer["promises"], answer["held"]) == (1, [])
+    assert (answer["promises"], answer["locked"]) == (1, [])
 
 
 def test_a_locked_owner_hides_no_timer(dsn: str, conn: Connection, clock: Clock) -> None:
@@ -248,7 +248,7 @@ def test_a_locked_owner_hides_no_timer(dsn: str, conn: Connection, clock: Clock)
     clock.advance(10)
     with holding(dsn, "head", "many"):
         answer = tick(conn, 3)
-        assert (answer["promises"], answer["held"]) == (1, ["many"])
+        assert (answer["promises"], answer["locked"]) == (1, ["many"])
     assert tick(conn)["promises"] == 9
 
 
@@ -259,7 +259,7 @@ def test_the_lease_of_a_child_of_a_locked_owner(dsn: str, conn: Connection, cloc
     clock.advance(TTL_MS)
     with holding(dsn, "head", "parent"):
         answer = tick(conn)
-        assert (answer["leases"], answer["held"]) == (1, ["parent"])
+        assert (answer["leases"], answer["locked"]) == (1, ["parent"])
     assert tick(conn)["leases"] == 1
 
 
