@@ -117,7 +117,7 @@ as $$ select 1000000 $$;
 comment on function durable._gap_max() is
   'The largest gap that one row may leave before its child number: the head keeps every number of a gap until the row with it is written.';
 
-create or replace function durable._fits(
+create or replace function durable._row_guard(
   p_execution bigint, p_type durable.row_type, p_child integer, p_status text, p_next_child integer, p_reserved integer[],
   p_cleaning boolean)
 returns boolean language sql volatile
@@ -133,7 +133,7 @@ as $$
     else true
   end
 $$;
-comment on function durable._fits(bigint, durable.row_type, integer, text, integer, integer[], boolean) is
+comment on function durable._row_guard(bigint, durable.row_type, integer, text, integer, integer[], boolean) is
   'The guards of one row by status and child number. The arguments are the status, the next child and the reserved numbers before the row. True, or WF006.';
 
 create or replace function durable._attempt_guard(
@@ -170,7 +170,7 @@ begin
       from unnest(p_events) as u (execution, type, child, attempt, name, input_hash, data)
       offset 0) e
     where h.execution = any (array[e.execution])
-      and durable._fits(h.execution, e.type, e.child, h.status, h.next_child, h.reserved, p_cleaning)
+      and durable._row_guard(h.execution, e.type, e.child, h.status, h.next_child, h.reserved, p_cleaning)
       and durable._attempt_guard(h.execution, e.type, e.child, e.attempt,
                                  case when e.is_local then durable._open_attempt(h, e.child) end)
     returning h.bucket, h.execution, h.next_seq - e.width as seq, e.type, e.child, e.attempt, e.name, e.input_hash, e.data
@@ -225,7 +225,7 @@ begin
     join durable._executions h on h.execution = any (array[e.execution])
     window earlier as (partition by e.execution order by e.ord rows between unbounded preceding and 1 preceding)
   ) b
-  where durable._fits(b.execution, b.type, b.child, b.status, b.next_child, b.reserved, p_cleaning)
+  where durable._row_guard(b.execution, b.type, b.child, b.status, b.next_child, b.reserved, p_cleaning)
     and durable._attempt_guard(b.execution, b.type, b.child, b.attempt, b.attempt_before);
 end
 $$;
@@ -364,7 +364,7 @@ begin
     from rows from (unnest(p_executions), unnest(p_waits))
       as w (execution, "do", "on", kind, value, error, retry_in, problem)
     where h.execution = any (array[w.execution])
-      and durable._fits(h.execution, 'execution_awaiting', null, h.status, h.next_child, h.reserved, false)
+      and durable._row_guard(h.execution, 'execution_awaiting', null, h.status, h.next_child, h.reserved, false)
     returning h.bucket, h.execution, h.next_seq - 1 as seq, w."on", w.kind, w.value
   )
   insert into durable._journal (bucket, execution, seq, ts, type, data)

@@ -117,7 +117,7 @@ $$;
 comment on function durable._projected_record(durable._promises, bigint) is
   'A promise as of an instant, settled if its deadline has passed. For locked rows only: another session could settle any other row differently.';
 
-create or replace function durable._try_lock_due(p_ids text[], p_now bigint)
+create or replace function durable._try_lock_expired_promises(p_ids text[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 begin
@@ -125,7 +125,7 @@ begin
                where p.id = any (p_ids) and p.state = 'pending' and p.timeout_at <= p_now for no key update skip locked);
 end
 $$;
-comment on function durable._try_lock_due(text[], bigint) is
+comment on function durable._try_lock_expired_promises(text[], bigint) is
   'Locks those of the promises that are past their deadline, except the ones that another session has locked. A later settlement reads a later clock, so the locked ones may be reported as timed out.';
 
 create or replace function durable._search_promises(
@@ -194,7 +194,7 @@ declare
   v_now bigint;
 begin
   select p.tags ->> 'resonate:branch' into v_branch from durable._promises p where p.id = p_id;
-  v_locked := durable._try_lock_due(array(
+  v_locked := durable._try_lock_expired_promises(array(
     select p.id from durable._promises p
     where p.tags ->> 'resonate:branch' = v_branch and p.tags ? 'resonate:branch'), durable._now_ms());
   v_now := durable._now_ms();

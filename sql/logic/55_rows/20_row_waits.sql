@@ -174,7 +174,7 @@ as $$
 $$;
 comment on function durable._failed_waits(text[], bigint, text, text) is 'Outcomes of waits that can never have their row.';
 
-create or replace function durable._test(p_watch durable._watches, p_ids text[], p_keys jsonb[])
+create or replace function durable._test_waits(p_watch durable._watches, p_ids text[], p_keys jsonb[])
 returns durable._row_outcome[] language plpgsql volatile
 as $$
 declare
@@ -198,7 +198,7 @@ begin
   end if;
   v_outcomes := '{}';
   for v_place in 1 .. cardinality(p_ids) loop
-    v_part := durable._test(p_watch, array[p_ids[v_place]], array[p_keys[v_place]]);
+    v_part := durable._test_waits(p_watch, array[p_ids[v_place]], array[p_keys[v_place]]);
     if v_part is null then
       return null;
     end if;
@@ -208,7 +208,7 @@ begin
 end
 $$ set search_path = '' set timezone = 'UTC' set intervalstyle = 'iso_8601' set bytea_output = 'hex' set extra_float_digits = 1
 set lock_timeout = '100ms' set enable_seqscan = off set jit = off set quote_all_identifiers = off;
-comment on function durable._test(durable._watches, text[], jsonb[]) is
+comment on function durable._test_waits(durable._watches, text[], jsonb[]) is
   'Outcomes of waits that have their row or cannot be tested any more; null if the table cannot be read just now. If the condition raises, the rows are tested one by one, so that one bad row does not fail the waits for the others.';
 
 create or replace function durable._test_watch(p_id bigint, p_ids text[], p_keys jsonb[])
@@ -227,7 +227,7 @@ begin
     return durable._failed_waits(p_ids, p_id, case when starts_with(v_error, 'The table') then 'NotFound' else 'Conflict' end,
                                  v_error);
   end if;
-  return durable._test(v_watch, p_ids, p_keys);
+  return durable._test_waits(v_watch, p_ids, p_keys);
 end
 $$;
 comment on function durable._test_watch(bigint, text[], jsonb[]) is

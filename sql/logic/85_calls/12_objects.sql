@@ -35,7 +35,7 @@ $$;
 comment on function durable._ids_of(durable._object[]) is
   'Ids of new objects, computed here. WF004 for a content that is not lawful, and for an id that is not that of its content.';
 
-create or replace function durable._fits(p_expected text, p_kind text, p_sub text)
+create or replace function durable._ref_fits(p_expected text, p_kind text, p_sub text)
 returns boolean language sql immutable parallel safe
 as $$
   select case p_expected
@@ -46,7 +46,7 @@ as $$
     when 'dag or datum' then p_kind in ('dag', 'datum')
     else p_kind = p_expected end
 $$;
-comment on function durable._fits(text, text, text) is 'Whether an object is what durable._ref_kind expects.';
+comment on function durable._ref_fits(text, text, text) is 'Whether an object is what durable._ref_kind expects.';
 
 create or replace function durable._check_refs(p_objects durable._object[])
 returns void language plpgsql volatile
@@ -59,7 +59,7 @@ begin
   cross join lateral unnest(o.refs) with ordinality r (id, place)
   cross join lateral durable._ref_kind(o.kind, o.sub, o.scalar, r.place) e (expected)
   left join durable._objects s on s.id = any (array[r.id])
-  where not coalesce(durable._fits(e.expected, s.kind, s.sub), e.expected = 'map or none' and r.id = durable._no_object())
+  where not coalesce(durable._ref_fits(e.expected, s.kind, s.sub), e.expected = 'map or none' and r.id = durable._no_object())
         or s.excised_at is not null
   limit 1;
   if v_wrong.is_excised then

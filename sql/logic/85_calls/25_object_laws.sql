@@ -52,7 +52,7 @@ as $$
   left join durable._objects n on o.kind = 'exec' and n.id = any (array[o.refs[1]])
   cross join lateral (values
     ('I24 object_refs_exist', t.id is null and not (e.expected = 'map or none' and r.id = durable._no_object())),
-    ('object_refs_are_of_their_kind', not durable._fits(e.expected, t.kind, t.sub)),
+    ('object_refs_are_of_their_kind', not durable._ref_fits(e.expected, t.kind, t.sub)),
     ('exec_result_is_a_dag_or_a_datum',
       o.kind = 'exec' and r.place = 2 and t.kind <> case n.sub when 'call' then 'dag' else 'datum' end),
     ('exec_of_a_commit_is_of_its_node', o.kind = 'commit' and t.kind = 'exec' and t.refs[1] <> o.refs[r.place - 1])

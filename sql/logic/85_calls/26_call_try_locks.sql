@@ -82,7 +82,7 @@ $$;
 comment on function durable._pause_after_loss(text, integer) is
   'How long an attempt waits that has lost so many leases in a row: the second time a second or two, and each next time twice as long. The times of two attempts differ, so one that kills its workers does not always kill the same others with them.';
 
-create or replace function durable._try_lock_due(p_adapters text[], p_worker text, p_most integer, p_now bigint)
+create or replace function durable._try_lock_due_attempts(p_adapters text[], p_worker text, p_most integer, p_now bigint)
 returns text[] language sql volatile
 as $$
   select array(
@@ -99,7 +99,7 @@ as $$
       order by t.priority, t.retry_at limit p_most for update skip locked) x
     order by x.priority, x.retry_at, x.id limit p_most)
 $$;
-comment on function durable._try_lock_due(text[], text, integer, bigint) is
+comment on function durable._try_lock_due_attempts(text[], text, integer, bigint) is
   'Tasks of attempts that are due for these adapters, the first ones of all; not those that this worker has just given back.';
 
 create or replace function durable._try_lock_cancels(p_adapters text[], p_most integer)

@@ -80,7 +80,7 @@ begin
     select d.document from asked a
     cross join lateral (select durable._call_document('cancel', a.execution_key, null, null) as document) d
     where d.document is not null;
-  v_ids := durable._try_lock_due(p_adapters, p_worker, p_most, v_now);
+  v_ids := durable._try_lock_due_attempts(p_adapters, p_worker, p_most, v_now);
   if v_ids <> '{}' then
     return query
       select d.document from durable._acquire(v_ids, p_worker, p_ttl_ms, v_now, false) t

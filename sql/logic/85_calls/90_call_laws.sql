@@ -90,7 +90,7 @@ $$;
 comment on function durable._check_attempts(bytea[], bytea[]) is
   'Laws of single attempts. The promise of one that ended may be removed, and its result collected. A token may be a secret, so no object that is younger than its attempt has it as its text; one of less than 16 bytes is no secret and may be a value by chance.';
 
-create or replace function durable._check_generations(p_from bytea[], p_to bytea[])
+create or replace function durable._check_call_generations(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   with call as (
@@ -118,7 +118,7 @@ as $$
       and x.generation >= c.results_from and durable._is_live(x.execution_key, durable._now_ms())) a
   where cardinality(a.generations) > 1
 $$;
-comment on function durable._check_generations(bytea[], bytea[]) is
+comment on function durable._check_call_generations(bytea[], bytea[]) is
   'Laws of value keys and their attempts. Calls that are not shared may run side by side.';
 
 create or replace function durable._check_call_promises(p_from bytea[], p_to bytea[])
@@ -136,7 +136,7 @@ as $$
 $$;
 comment on function durable._check_call_promises(bytea[], bytea[]) is 'The law of promises with the ids of attempts.';
 
-create or replace function durable._check_waits(p_from bytea[], p_to bytea[])
+create or replace function durable._check_call_waiters(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, durable._hex(w.node_id), format('scope %s', w.scope)
@@ -160,7 +160,7 @@ as $$
   where a.ended_at is null
     and not exists (select from durable._call_waiters w where w.execution_key = any (array[a.execution_key]))
 $$;
-comment on function durable._check_waits(bytea[], bytea[]) is 'Laws of waiters. A scope that is younger than the attempt had not waited for it.';
+comment on function durable._check_call_waiters(bytea[], bytea[]) is 'Laws of waiters. A scope that is younger than the attempt had not waited for it.';
 
 create or replace function durable._check_claims(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
@@ -184,7 +184,7 @@ create or replace function durable._check_calls(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   select x.* from durable._check_attempts(p_from, p_to) x
-  union all select x.* from durable._check_waits(p_from, p_to) x
+  union all select x.* from durable._check_call_waiters(p_from, p_to) x
   union all select x.* from durable._check_call_promises(p_from, p_to) x
   union all select x.* from durable._check_claims(p_from, p_to) x
 $$;

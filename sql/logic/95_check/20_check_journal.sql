@@ -43,7 +43,7 @@ $$;
 comment on function durable._check_heads(int8multirange) is
   'Laws that tie heads to promises and tasks (C-2, C-3). A generation that has a next one ended before its promise.';
 
-create or replace function durable._check_waits(p_runs int8multirange, p_rows durable._journal_line[])
+create or replace function durable._check_run_waits(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   with wait as (
@@ -81,7 +81,7 @@ as $$
   cross join lateral durable._json(l.data) g
   where g -> 'on' is distinct from to_jsonb(h.waiting_on) or g ->> 'kind' is distinct from h.wait_kind
 $$;
-comment on function durable._check_waits(int8multirange, durable._journal_line[]) is
+comment on function durable._check_run_waits(int8multirange, durable._journal_line[]) is
   'A blocked run waits for the children that its journal names and that are open, and each of them resumes it when it ends (INV-4, X-5): children, adopted promises, receives. A client that keeps its own journal may also wait for its own steps and for the next receipt.';
 
 create or replace function durable._check_head_counters(p_runs int8multirange, p_rows durable._journal_line[])

@@ -276,7 +276,7 @@ $$;
 comment on function durable._check_adoptions(int8multirange) is
   'A run with a callback as an adopter has an open adoption of that promise in its journal (R13).';
 
-create or replace function durable._check_generations(p_runs int8multirange)
+create or replace function durable._check_run_generations(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, h.id, format('execution %s after %s, children from %s', h.execution, h.previous, h.first_child)
@@ -291,7 +291,7 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_generations(int8multirange) is
+comment on function durable._check_run_generations(int8multirange) is
   'Generations of one run: each ends with a row that names the next, and child numbers continue.';
 
 create or replace function durable._check_belongings(p_runs int8multirange)
@@ -364,11 +364,11 @@ begin
   return query select * from durable._check_adoptions(p_runs);
   return query select * from durable._check_signal_tables(p_runs, v_rows);
   return query select * from durable._check_join_set_tables(p_runs, v_rows);
-  return query select * from durable._check_generations(p_runs);
+  return query select * from durable._check_run_generations(p_runs);
   return query select * from durable._check_belongings(p_runs);
   return query select * from durable._check_values(p_runs, v_rows);
   if 'execution_awaiting' = any (v_types) then
-    return query select * from durable._check_waits(p_runs, v_rows);
+    return query select * from durable._check_run_waits(p_runs, v_rows);
     return query select * from durable._check_members(v_rows);
   end if;
   if v_types && array['signal_delivered', 'signal_received']::durable.row_type[] then

@@ -128,7 +128,7 @@ begin
     from durable._check_calls(p_keys, array(select k || E'\\x00'::bytea from unnest(p_keys) k)) x
     union all
     select x.law, x.id, x.detail
-    from durable._check_generations(v_values, array(select k || E'\\x00'::bytea from unnest(v_values) k)) x;
+    from durable._check_call_generations(v_values, array(select k || E'\\x00'::bytea from unnest(v_values) k)) x;
 end
 $$;
 comment on function durable._check_keys_of_calls(bytea[]) is 'All laws of these attempts, and of the value keys that they belong to.';
@@ -290,7 +290,7 @@ begin
   broken := array(
     select row(x.law, x.id, x.detail)::durable.check_record from durable._check_calls(array[p_from], array[v_end]) x
     union all
-    select row(x.law, x.id, x.detail)::durable.check_record from durable._check_generations(array[p_from], array[v_end]) x);
+    select row(x.law, x.id, x.detail)::durable.check_record from durable._check_call_generations(array[p_from], array[v_end]) x);
   more := case when v_to is null then durable._stage_after('key') else jsonb_build_object('key', durable._hex(v_to)) end;
 end
 $$;
