@@ -109,7 +109,7 @@ end
 $$;
 comment on function durable._pinned_hit(durable._call) is 'The execution that the scope has pinned, and whether its result can be read: ok, missing or excised.';
 
-create or replace function durable._shared_attempt(p_call durable._call, p_now bigint)
+create or replace function durable._reusable_attempt(p_call durable._call, p_now bigint)
 returns durable._call_attempts language plpgsql volatile
 as $$
 declare
@@ -131,7 +131,7 @@ begin
   return v_attempt;
 end
 $$;
-comment on function durable._shared_attempt(durable._call, bigint) is
+comment on function durable._reusable_attempt(durable._call, bigint) is
   'The newest attempt whose result may be used for this call, if all of that result can be read; all null: none.';
 
 create or replace function durable._run_of(p_step text)
@@ -157,7 +157,7 @@ end
 $$;
 comment on function durable._remember_step(durable._call, bytea, bytea) is 'Writes down what a step was given; false if the same step was given something meanwhile.';
 
-create or replace function durable._hit(p_call durable._call)
+create or replace function durable._reuse_result(p_call durable._call)
 returns jsonb language plpgsql volatile
 as $$
 declare
@@ -178,7 +178,7 @@ begin
   if p_call.value_key is null then
     return null;
   end if;
-  v_attempt := durable._shared_attempt(p_call, durable._now_ms());
+  v_attempt := durable._reusable_attempt(p_call, durable._now_ms());
   if v_attempt.execution_key is null then
     return null;
   end if;
@@ -191,10 +191,10 @@ begin
   return durable._call_answer('shared_hit', p_call.node, v_exec, v_attempt);
 end
 $$;
-comment on function durable._hit(durable._call) is
+comment on function durable._reuse_result(durable._call) is
   'The answer for a call that needs no attempt: its pin, or, once its value key is known, a shared result, which is pinned. A pinned result that is missing is passed over and replaced. Null: none. WF015.';
 
-create or replace function durable._joinable(p_call durable._call, p_now bigint)
+create or replace function durable._joinable_attempt(p_call durable._call, p_now bigint)
 returns bytea language plpgsql stable
 as $$
 begin
@@ -208,7 +208,7 @@ begin
     order by a.generation desc limit 1);
 end
 $$;
-comment on function durable._joinable(durable._call, bigint) is 'The newest attempt under way that this call may wait for.';
+comment on function durable._joinable_attempt(durable._call, bigint) is 'The newest attempt under way that this call may wait for.';
 
 create or replace function durable._add_waiter(p_call durable._call, p_execution_key bytea)
 returns void language plpgsql volatile
@@ -298,13 +298,13 @@ begin
   end if;
   v_now := durable._now_ms();
   if not p_call.forced and (exists (select from durable._pinned_hit(p_call) h where h.status = 'ok')
-                            or (durable._shared_attempt(p_call, v_now)).execution_key is not null) then
+                            or (durable._reusable_attempt(p_call, v_now)).execution_key is not null) then
     return null;
   end if;
   if p_call.step_id is not null and exists (select from durable._call_steps s where s.step_id = p_call.step_id) then
     return durable._step_answer(p_call);
   end if;
-  v_key := durable._joinable(p_call, v_now);
+  v_key := durable._joinable_attempt(p_call, v_now);
   if v_key is not null then
     return durable._join(p_call, v_key);
   end if;
@@ -337,7 +337,7 @@ begin
   v_call.function_id := (v_objects[1]).id;
   v_call.node := (v_objects[2]).id;
   -- the node need not be here for this: a pinned hit puts nothing, locks nothing and commits nothing
-  v_answer := coalesce(durable._step_answer(v_call), durable._hit(v_call));
+  v_answer := coalesce(durable._step_answer(v_call), durable._reuse_result(v_call));
   if v_answer is not null then
     return v_answer;
   end if;
@@ -355,7 +355,7 @@ begin
                                          v_call.value_ids);
   for v_round in 1..20 loop
     v_call.is_pinned := exists (select from durable._pins p where p.scope = v_call.scope and p.node_id = v_call.node);
-    v_answer := durable._hit(v_call);
+    v_answer := durable._reuse_result(v_call);
     if v_answer is not null then
       return v_answer;
     end if;

@@ -172,7 +172,7 @@ $$;
 comment on function durable._put_execs(durable._call_attempts) is
   'Puts the execution of each node that waits for an attempt, before anything is locked. Answers the nodes.';
 
-create or replace function durable._complete(p_attempt durable._call_attempts, p_now bigint)
+create or replace function durable._publish_result(p_attempt durable._call_attempts, p_now bigint)
 returns text language plpgsql volatile
 as $$
 declare
@@ -193,7 +193,7 @@ begin
   return 'completed_' || v_status;
 end
 $$;
-comment on function durable._complete(durable._call_attempts, bigint) is
+comment on function durable._publish_result(durable._call_attempts, bigint) is
   'Pins the result for everybody who waits and resolves the promise, in this transaction: nobody sees one without the other. A failed result resolves it too. A scope that was deleted by hand has no pin.';
 
 create or replace function durable._integrate(p_execution_key bytea, p_version integer)
@@ -226,7 +226,7 @@ begin
                                    where w.execution_key = p_execution_key and w.node_id <> all (v_nodes)) then
     return 'busy';  -- somebody joined for another node, whose execution is put before anything is locked
   elsif v_flaw is null then
-    return case when durable._try_lock_pins(p_execution_key) then durable._complete(v_attempt, v_now) else 'busy' end;
+    return case when durable._try_lock_pins(p_execution_key) then durable._publish_result(v_attempt, v_now) else 'busy' end;
   end if;
   perform durable._add_poll(v_attempt, p_version, 'integration', v_task.pid, '{}', v_flaw, v_now);
   if v_flaw <> 'missing' then

@@ -50,8 +50,8 @@ begin
   return case
     when not p_call.forced and exists (select from durable._pinned_hit(p_call) h where h.status in ('ok', 'excised'))
       then (select case h.status when 'ok' then 'pinned_hit' else 'excised' end from durable._pinned_hit(p_call) h)
-    when (durable._shared_attempt(p_call, durable._now_ms())).execution_key is not null then 'shared_hit'
-    when durable._joinable(p_call, durable._now_ms()) is not null then 'joined'
+    when (durable._reusable_attempt(p_call, durable._now_ms())).execution_key is not null then 'shared_hit'
+    when durable._joinable_attempt(p_call, durable._now_ms()) is not null then 'joined'
     else 'started' end;
 end
 $$;
