@@ -71,6 +71,9 @@ _UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, RecursionError)
 class TypeCodec:
     """Encodes and decodes the values of one annotation.
 
+    By a decoder of msgspec, as for an ordinary dataclass, if msgspec can handle the annotation alone; else by
+    a shape (shapes.py).
+
     Args:
         annotation: any type that msgspec or pydantic can decode, any union of such; `Any` for plain JSON.
 

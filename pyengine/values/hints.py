@@ -1,9 +1,9 @@
 """The types in an annotation: those of a class's fields, and those that msgspec cannot handle alone.
 
 Lives here: inspection of annotations. May not: encoding and decoding values (shapes.py). The theory: msgspec
-is fast and handles nearly every annotation as people mean it. `is_native` is false for the rest: unions whose
-members look alike in JSON, sets whose items msgspec cannot sort, dataclasses and constraints of pydantic, and
-every type that contains one of them.
+is fast and handles nearly every annotation as people mean it. `is_msgspec_native` is false for the rest:
+unions whose members look alike in JSON, sets whose items msgspec cannot sort, dataclasses and constraints of
+pydantic, and every type that contains one of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = [
     "field_types",
     "has_fields",
     "identity",
+    "is_msgspec_native",
     "is_named_tuple",
-    "is_native",
     "properties",
 ]
 
@@ -130,7 +130,7 @@ def _bound(hint: Any, variables: dict[Any, Any]) -> Any:
     return hint[tuple(variables.get(one, Any) for one in names)] if names else hint
 
 
-def is_native(annotation: Any) -> bool:
+def is_msgspec_native(annotation: Any) -> bool:
     """Whether msgspec can encode and decode an annotation alone, with a hook for models.
 
     Raises:

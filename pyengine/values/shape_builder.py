@@ -1,8 +1,8 @@
 """The tree of shapes of an annotation.
 
 Lives here: `shape_of`. May not: encoding and decoding (shapes.py, unions.py). The theory: an annotation is a
-tree. A subtree that msgspec can handle alone is one leaf, `Native`; only the nodes above other leaves have
-shapes of their own.
+tree. A subtree that msgspec can handle alone is one leaf, `MsgspecShape`; only the nodes above other leaves
+have shapes of their own.
 """
 
 from __future__ import annotations
@@ -23,12 +23,21 @@ from pyengine.values.hints import (
     field_types,
     has_fields,
     identity,
+    is_msgspec_native,
     is_named_tuple,
-    is_native,
 )
 from pyengine.values.pydantic_models import is_constrained, is_model, is_special, model_of
-from pyengine.values.shapes import Enumerated, Fields, Fixed, Foreign, Keyed, Listed, Native, Shape
-from pyengine.values.unions import OneOf
+from pyengine.values.shapes import (
+    ArrayShape,
+    DictShape,
+    EnumShape,
+    MsgspecShape,
+    ObjectShape,
+    PydanticShape,
+    Shape,
+    TupleShape,
+)
+from pyengine.values.unions import UnionShape
 
 __all__ = ["shape_of"]
 
@@ -46,36 +55,37 @@ class _Builder:
             TypeError: it is not supported.
         """
         if is_constrained(annotation) or is_special(annotation):
-            return Foreign(model_of(annotation))
+            return PydanticShape(model_of(annotation))
         annotation = bare(annotation)
         cls, args = class_of(annotation), get_args(annotation)
         if is_model(cls):
-            return Foreign(model_of(annotation))
-        if is_native(annotation):
-            return Native(annotation)
+            return PydanticShape(model_of(annotation))
+        if is_msgspec_native(annotation):
+            return MsgspecShape(annotation)
         known = self._made.get(identity(annotation))
         if known is not None:
             return known
         if isinstance(cls, type) and issubclass(cls, Enum):
-            return Enumerated(cls)
+            return EnumShape(cls)
         if cls in (Union, types.UnionType):
-            return self._filled(annotation, OneOf())
+            return self._filled(annotation, UnionShape())
         if is_named_tuple(cls):
             hints = field_types(annotation)
             items = [self.shape(hints[name]) for name in cls._fields]
-            return Fixed(items, cls, len(items) - len(cls._field_defaults))
+            return TupleShape(items, cls, len(items) - len(cls._field_defaults))
         if has_fields(cls):
-            return self._filled(annotation, Fields(cls))
+            return self._filled(annotation, ObjectShape(cls))
         return self._container(annotation, cls, args)
 
     def _container(self, annotation: Any, cls: Any, args: tuple[Any, ...]) -> Shape:
         if cls is tuple and args[-1:] != (...,):
-            return Fixed([self.shape(one) for one in args], tuple)
+            return TupleShape([self.shape(one) for one in args], tuple)
         if cls in DICTS:
-            return Keyed(args[0], None if is_native(args[0]) else self.shape(args[0]), self.shape(args[1]))
+            key_shape = None if is_msgspec_native(args[0]) else self.shape(args[0])
+            return DictShape(args[0], key_shape, self.shape(args[1]))
         if cls in (*LISTS, *SETS, tuple):
             make = cls if cls in (set, frozenset, tuple) else set if cls in SETS else list
-            return Listed(make, self.shape(args[0]))
+            return ArrayShape(make, self.shape(args[0]))
         raise TypeError(f"{annotation!r} is not supported")
 
     def _member(self, annotation: Any) -> Shape:
@@ -87,11 +97,11 @@ class _Builder:
         if not dataclasses.is_dataclass(cls) or is_model(cls):
             return self.shape(annotation)
         known = self._made.get(identity(annotation))
-        return known if known is not None else self._filled(annotation, Fields(cls))
+        return known if known is not None else self._filled(annotation, ObjectShape(cls))
 
     def _filled(self, annotation: Any, shape: Any) -> Shape:
         self._made[identity(annotation)] = shape
-        shape.fill(annotation, self._member if isinstance(shape, OneOf) else self.shape)
+        shape.fill(annotation, self._member if isinstance(shape, UnionShape) else self.shape)
         return typing.cast("Shape", shape)
 
 
@@ -105,4 +115,4 @@ def shape_of(annotation: Any) -> Shape | None:
     if get_origin(annotation) is None and is_model(annotation):
         # pydantic decodes a model faster from the text itself
         return _Builder().shape(annotation)
-    return None if is_native(annotation) else _Builder().shape(annotation)
+    return None if is_msgspec_native(annotation) else _Builder().shape(annotation)

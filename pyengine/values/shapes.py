@@ -2,7 +2,10 @@
 
 Lives here: the shapes, and the two encoders. May not: limits, equality, errors of the engine (codec.py). The
 theory: a shape decodes JSON text, and returns for encoding an object that msgspec can encode. So no part of a
-value is encoded or decoded twice, and everything that msgspec can handle is left to it (`Native`).
+value is encoded or decoded twice, and everything that msgspec can handle is left to it (`MsgspecShape`).
+
+An ordinary dataclass has no shape: `TypeCodec` (codec.py) decodes it with a `msgspec.json.Decoder`.
+`ObjectShape` serves members of unions, and classes for which `is_msgspec_native` (hints.py) is false.
 """
 
 from __future__ import annotations
@@ -22,15 +25,15 @@ from pyengine.values.pydantic_models import Model, error_text, read_unknown, wri
 __all__ = [
     "PLAIN",
     "SORTED",
-    "Enumerated",
-    "Fields",
-    "Fixed",
-    "Foreign",
-    "Keyed",
-    "Listed",
-    "Native",
+    "ArrayShape",
+    "DictShape",
+    "EnumShape",
+    "MsgspecShape",
+    "ObjectShape",
+    "PydanticShape",
     "Shape",
     "Text",
+    "TupleShape",
     "read_part",
 ]
 
@@ -68,7 +71,7 @@ def read_part(shape: Shape, text: Text, label: str) -> Any:
         _invalid(error, label)
 
 
-class Native:
+class MsgspecShape:
     """A type that msgspec handles alone."""
 
     def __init__(self, annotation: Any) -> None:
@@ -80,7 +83,7 @@ class Native:
         return msgspec.Raw(SORTED.encode(value)) if self._sorted else value
 
 
-class Foreign:
+class PydanticShape:
     """A type that pydantic handles."""
 
     def __init__(self, model: Model) -> None:
@@ -98,7 +101,7 @@ class Foreign:
             _invalid(error)
 
 
-class Enumerated:
+class EnumShape:
     """An enumeration whose values are not all texts or all integers; its members go by name."""
 
     def __init__(self, cls: type[Enum]) -> None:
@@ -116,7 +119,7 @@ class Enumerated:
         return self._cls[name]
 
 
-class Listed:
+class ArrayShape:
     """A list or set of one type."""
 
     def __init__(self, make: Any, item: Shape) -> None:
@@ -139,7 +142,7 @@ class Listed:
             _invalid(error)
 
 
-class Fixed:
+class TupleShape:
     """A tuple, or NamedTuple, with a type for each place."""
 
     def __init__(self, items: list[Shape], make: Any, required: int | None = None) -> None:
@@ -162,7 +165,7 @@ class Fixed:
         return tuple(found) if self._make is tuple else self._make(*found)
 
 
-class Keyed:
+class DictShape:
     """A dict.
 
     Args:
@@ -208,8 +211,8 @@ def _has_default(one: dataclasses.Field[Any]) -> bool:
     return not one.init or one.default is not nothing or one.default_factory is not nothing
 
 
-class Fields:
-    """A class with fields: dataclass, Struct, TypedDict."""
+class ObjectShape:
+    """A dataclass, Struct or TypedDict that msgspec cannot handle alone, or that is a member of a union."""
 
     def __init__(self, cls: Any) -> None:
         self._cls = self._make = cls
@@ -237,7 +240,7 @@ class Fields:
         else:
             if any(isinstance(hint, dataclasses.InitVar) for hint in hints.values()):
                 raise TypeError("dataclasses with `InitVar` fields are not supported")
-            self._make = self._revived
+            self._make = self._make_dataclass
             self.fields = [
                 (one.name, one.name, shape(hints[one.name]), _has_default(one))
                 for one in dataclasses.fields(cls)
@@ -276,7 +279,7 @@ class Fields:
         except Exception as error:  # boundary to user code: __post_init__ may do anything
             raise msgspec.ValidationError(error_text(error)) from error
 
-    def _revived(self, **found: Any) -> Any:
+    def _make_dataclass(self, **found: Any) -> Any:
         """Return a dataclass, made as pickle and msgspec do: its `__init__` may take other arguments."""
         made = self._cls.__new__(self._cls)
         for one in dataclasses.fields(self._cls):

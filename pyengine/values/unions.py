@@ -1,7 +1,7 @@
 """Unions whose members look alike in JSON, such as two dataclasses, or a date and a text.
 
-Lives here: `OneOf`. May not: the other shapes (shapes.py). The theory: a value is written as the plain JSON
-of its member if that is decoded to the same value, and else with the member's name:
+Lives here: `UnionShape`. May not: the other shapes (shapes.py). The theory: a value is written as the plain
+JSON of its member if that is decoded to the same value, and else with the member's name:
 `{"$type": "Refund", "value": {...}}`. Decoding tries the members, narrow types first, and takes the first one
 whose encoding is exactly this text; if there is none, the first that decodes it. Members are ordered by name:
 `A | B` and `B | A` are the same type in Python.
@@ -21,7 +21,7 @@ from pyengine.values.paths import difference
 from pyengine.values.pydantic_models import is_constrained
 from pyengine.values.shapes import PLAIN, Shape, Text, read_part
 
-__all__ = ["OneOf"]
+__all__ = ["UnionShape"]
 
 _CANONICAL = msgspec.json.Encoder(order="sorted")
 _NONE = type(None)
@@ -39,7 +39,7 @@ class _Tagged(msgspec.Struct, forbid_unknown_fields=True):
 _read_tagged = msgspec.json.Decoder(_Tagged).decode
 
 
-class OneOf:
+class UnionShape:
     """A union whose members look alike in JSON."""
 
     def __init__(self) -> None:
