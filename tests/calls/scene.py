@@ -18,7 +18,7 @@ F = "dml+exec://fake/f"
 TTL_MS = 15_000
 # past the checks of promise_create, which refuses the ids of attempts and claims
 MAKE_PROMISE = (
-    "select durable._insert_promise((%s, durable._never(), null, null, '{\"resonate:external\": \"true\"}',"
+    'select durable._insert_promise((%s, durable._never(), null, null, \'{"resonate:external": "true"}\','
     " null)::durable._new_promise, null, null, durable._now_ms())"
 )
 

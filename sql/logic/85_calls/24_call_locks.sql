@@ -1,5 +1,7 @@
 -- Locks of calls that wait, taken after promises, tasks and heads: _calls, then _call_attempts, then _claims, then _pins, each by
 -- key. They belong to verbs, which run in transactions of users. Workers take those of 26_call_try_locks.sql.
+-- One call sets pins before it locks _calls: those of the builtins among its inputs, and those that a fork takes over from its
+-- journal. All calls set them first, in one order, and no result of an attempt is ever the result of a builtin.
 
 create or replace function durable._lock_call(p_value_key bytea)
 returns durable._calls language plpgsql volatile

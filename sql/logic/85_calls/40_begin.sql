@@ -65,6 +65,25 @@ as $$
 $$;
 comment on function durable._aborted_error(durable._call_attempts) is 'Why an attempt was given up, as JSON text, also before its row has been closed.';
 
+create or replace function durable._wait_again(p_call durable._call, p_execution_key bytea)
+returns boolean language plpgsql volatile
+as $$
+begin
+  if not exists (select from durable._call_waiters w
+                 where w.execution_key = p_execution_key and w.scope = p_call.scope and w.node_id = p_call.node) then
+    perform durable._lock_scope(p_call.scope);
+    if (durable._lock_attempt(p_execution_key)).ended_at is not null then
+      return false;
+    end if;
+    insert into durable._call_waiters (forced, execution_key, scope, node_id)
+    values (p_call.forced, p_execution_key, p_call.scope, p_call.node) on conflict on constraint call_waiters_pk do nothing;
+  end if;
+  return durable._is_live(p_execution_key, durable._now_ms());
+end
+$$;
+comment on function durable._wait_again(durable._call, bytea) is
+  'A step asks again for its attempt, which goes on: it waits for it, also if its scope had left it meanwhile. False if the attempt has just ended.';
+
 create or replace function durable._step_answer(p_call durable._call)
 returns jsonb language plpgsql volatile
 as $$
@@ -85,10 +104,13 @@ begin
     return durable._call_answer('step_hit', p_call.node, v_step.exec_id);
   end if;
   select * into v_attempt from durable._call_attempts a where a.execution_key = v_step.execution_key;
+  if v_attempt.ended_at is null and durable._is_live(v_attempt.execution_key, durable._now_ms())
+     and durable._wait_again(p_call, v_attempt.execution_key) then
+    return durable._call_answer('joined', p_call.node, null, v_attempt);
+  end if;
+  select * into v_attempt from durable._call_attempts a where a.execution_key = v_step.execution_key;
   if v_attempt.exec_id is not null then
     return durable._call_answer('step_hit', p_call.node, durable._exec_for(v_attempt, p_call.node), v_attempt);
-  elsif v_attempt.ended_at is null and durable._is_live(v_attempt.execution_key, durable._now_ms()) then
-    return durable._call_answer('joined', p_call.node, null, v_attempt);
   end if;
   return durable._call_answer('aborted', p_call.node, null, v_attempt, durable._aborted_error(v_attempt));
 end
@@ -319,6 +341,56 @@ $$;
 comment on function durable._join_or_start(durable._call, bytea, bytea) is
   'Decides under the lock of the value key. Null: there is a result by now, or the attempt has just ended, so the caller has to look again.';
 
+create or replace function durable._recorded_execs(p_run text)
+returns table (node bytea, exec bytea) language sql stable
+as $$
+  with step as (
+    select j.seq, j as line, durable._completes_step(j.type) as completes,
+           bool_or(coalesce(j.name in ('durable.call_v1', 'durable.call_result_v1'), false))
+             over (partition by j.child) as is_call
+    from durable._promises p
+    join durable._executions h on h.execution = any (array[p.head])
+    join durable._journal j on j.execution = any (array[h.execution]) and j.bucket = any (array[h.bucket])
+    where p.id = p_run and (durable._schedules_step(j.type) or durable._completes_step(j.type))
+  ), answer as (
+    select s.seq, x.answer ->> 'node' as node, x.answer ->> 'exec' as exec, x.answer ->> 'scope' as scope
+    from step s cross join lateral (select durable._json(durable._data(s.line)) as answer) x where s.is_call and s.completes
+  )
+  select distinct on (a.node) decode(a.node, 'hex'), e.id
+  from answer a
+  join durable._objects e on e.id = any (array[decode(a.exec, 'hex')]) and e.kind = 'exec'
+  where not exists (
+    select from answer o join durable._refs r on r.name = any (array[o.scope]) and not r.of_run where o.node = a.node)
+  order by a.node, a.seq desc
+$$;
+comment on function durable._recorded_execs(text) is
+  'The executions that calls of a run have found, by its journal: the latest of each node, without those of scopes that people have opened.';
+
+create or replace function durable._pin_recorded_calls(p_run text, p_inputs bytea[])
+returns void language plpgsql volatile
+as $$
+begin
+  if not exists (select from durable._forks f where f.id = p_run) or not exists (
+       with recursive below (id, sub) as (
+         select o.id, o.sub from unnest(p_inputs) as i (id) join durable._objects o on o.id = any (array[i.id])
+         union
+         select o.id, o.sub from below b
+         join durable._objects n on n.id = any (array[b.id])
+         cross join lateral unnest(n.refs[2:]) r (id)
+         join durable._objects o on o.id = any (array[r.id]) where b.sub = 'builtin')
+       select from below b
+       where b.sub = 'call' and not exists (select from durable._pins p where p.scope = p_run and p.node_id = any (array[b.id])))
+  then
+    return;
+  end if;
+  perform durable._pin(
+    array(select row(p_run, r.node, r.exec, '{}', false)::durable._new_pin from durable._recorded_execs(p_run) r
+          where durable.closure_status(r.exec) = 'ok'), null, durable._now_ms());
+end
+$$;
+comment on function durable._pin_recorded_calls(text, bytea[]) is
+  'A fork has results in its copy of the journal that its scope has not: they are pinned once a call has one of them as an input, or within one. The caller has locked the scope.';
+
 create or replace function durable._begin_call(p_call durable._call)
 returns jsonb language plpgsql volatile
 as $$
@@ -346,6 +418,7 @@ begin
     v_request := durable._put_request(v_call.node, v_call.request);
   end if;
   perform durable._lock_scope(v_call.scope);
+  perform durable._pin_recorded_calls(v_call.scope, v_call.inputs);
   perform durable._evaluate_builtins(v_call.scope, v_call.inputs);
   if (v_call.request ->> 'snapshot')::boolean then
     v_snapshot := durable._put_snapshot(v_call.scope);

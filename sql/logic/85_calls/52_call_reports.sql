@@ -220,6 +220,8 @@ begin
   end if;
   v_now := durable._now_ms();
   v_task := durable._check_lease(durable._call_promise(p_execution_key), p_version, v_now);
+  -- a wake may have come since it was read; its outcome is still this one
+  select * into v_attempt from durable._call_attempts a where a.execution_key = p_execution_key;
   if v_attempt.phase = 'poll_adapter' then
     perform durable._fail_conflict('There is no stored outcome to integrate.', 'Report done first.');
   elsif v_flaw is null and exists (select from durable._call_waiters w

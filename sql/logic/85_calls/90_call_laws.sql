@@ -69,7 +69,9 @@ as $$
     ('I3 attempt_records_nothing_while_live', (a.phase = 'poll_adapter') <> (a.outcome_dag is null)
       or (a.exec_id is not null and a.ended_at is null)),
     ('I4 attempt_agrees_with_its_promise',
-      case when a.exec_id is not null then p.state <> 'resolved' else p.state = 'resolved' end
+      case when a.exec_id is not null then p.state <> 'resolved'
+           else p.state = 'resolved' and a.ended_at is not null
+                and durable._json(a.error) #>> '{data,code}' is distinct from 'settled_by_hand' end
       or (a.ended_at is not null and p.state = 'pending')),
     ('I10 execution_key_is_derived', a.execution_key <> durable._execution_key(a.value_key, a.generation)),
     ('I11 attempt_waits_for_time_only', t.state = 'suspended'),
@@ -88,7 +90,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_attempts(bytea[], bytea[]) is
-  'Laws of single attempts. The promise of one that ended may be removed, and its result collected. A token may be a secret, so no object that is younger than its attempt has it as its text; one of less than 16 bytes is no secret and may be a value by chance.';
+  'Laws of single attempts. The promise of one that ended may be removed, and its result collected; one that people resolve by hand gives the attempt up. A token may be a secret, so no object that is younger than its attempt has it as its text; one of less than 16 bytes is no secret and may be a value by chance.';
 
 create or replace function durable._check_call_generations(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable

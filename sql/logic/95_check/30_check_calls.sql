@@ -337,7 +337,7 @@ as $$
   from step s
   join durable._journal d
     on d.execution = any (array[s.execution]) and d.bucket = any (array[s.bucket]) and d.seq = any (array[s.seq])
-  cross join lateral (select durable._json(d.data) as answer) x
+  cross join lateral (select durable._json(durable._data(d)) as answer) x
   cross join lateral (
     select x.answer ->> 'exec' as exec, x.answer ->> 'node' as node, x.answer ->> 'dag' as dag) a
   left join durable._objects e on e.id = any (array[case when a.exec ~ '^[0-9a-f]{64}$' then decode(a.exec, 'hex') end])
