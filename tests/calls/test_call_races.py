@@ -4,12 +4,13 @@ with its pin, and no deadlock; a transaction that somebody leaves open stops onl
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -18,6 +19,8 @@ from tests.calls.scene import F, Scene, refusal
 
 ROUNDS = 150
 SESSIONS = 8
+MANY = "select * from durable.call_reports_v1(%s)"
+T = TypeVar("T")
 
 
 @contextmanager
@@ -288,6 +291,158 @@ def test_a_locked_pin_makes_an_integration_busy(dsn: str, open_scene: Scene) -> 
         assert time.monotonic() - begun < 1
     assert scene.integrate(document) == "completed_ok"
     assert scene.begin([1])["dag"] == scene.dag(8).hex()
+
+
+# -- keys that somebody inserts and does not commit
+
+
+@contextmanager
+def somebody(dsn: str) -> Iterator[Scene]:
+    """A user's session in a transaction that stays open, and ends without a commit."""
+    with psycopg.connect(dsn) as conn:
+        yield Scene(conn)
+        conn.rollback()
+
+
+def within(seconds: float, act: Callable[[], T]) -> T:
+    """What this answers, in so much time."""
+    begun = time.monotonic()
+    answer = act()
+    assert time.monotonic() - begun < seconds
+    return answer
+
+
+def done_with(value: object) -> dict[str, Any]:
+    """A report of an end with a value."""
+    return {"class": "done", "outcome": "ok", "value": value}
+
+
+def locked(scene: Scene, id_: str) -> bool:
+    """Whether a session holds the promise of an attempt."""
+    query = "select id from durable._promises where id = %s for no key update skip locked"
+    return scene.conn.execute(query, (id_,)).fetchone() is None
+
+
+def test_an_uncommitted_value_makes_only_its_report_busy(dsn: str, open_scene: Scene) -> None:
+    """Somebody has put the value of a result, by any way. The report that has it is busy at once and sent
+    again; those beside it are stored, alone and in one request."""
+    scene = open_scene
+    answers = [scene.begin([number]) for number in range(4)]
+    reports = [
+        {"execution_key": each["execution_key"], "version": each["version"], **done_with({"string": text})}
+        for each, text in zip(scene.lease(), ("held", "free", "held", "free too"), strict=True)
+    ]
+    with somebody(dsn) as user, psycopg.connect(dsn, autocommit=True) as conn:
+        user.literal("held")
+        worker = Scene(conn)
+        assert within(1, lambda: worker.report(reports[0], **reports[0])) == "busy"
+        states = within(1, lambda: worker.all(MANY, json.dumps(reports)))
+        assert [row[0]["state"] for row in states] == ["busy", "completed_ok", "busy", "completed_ok"]
+        assert worker.one("show lock_timeout") == "0"
+    states = scene.all(MANY, json.dumps([reports[0], reports[2]]))
+    assert [row[0]["state"] for row in states] == ["completed_ok", "completed_ok"]
+    assert {scene.state(answer) for answer in answers} == {"completed_ok"}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_uncommitted_pin_makes_only_its_report_busy(dsn: str, open_scene: Scene, at_once: bool) -> None:
+    """Somebody pins an older result in a scope that waits for the attempt. The outcome is stored, and nothing
+    of the attempt is locked while the pin is waited for."""
+    scene = open_scene
+    older = scene.begin([1], share=False)
+    scene.run(8)
+    exec_id = scene.one("select exec_id from durable._pins")
+    answer = scene.begin([1], scope="t")
+    other = scene.begin([2], scope="t")
+    documents = {each["execution_key"]: each for each in scene.lease()}
+    document = documents[answer["execution_key"]]
+    with somebody(dsn) as user, psycopg.connect(dsn, autocommit=True) as conn:
+        assert user.one("select durable.pin_set('t', %s, %s)", bytes.fromhex(older["node"]), exec_id) is True
+        worker = Scene(conn)
+        state = within(1, lambda: worker.done(document, integrate=at_once))
+        assert state == "integrate_ok"
+        assert within(1, lambda: worker.integrate(document)) == "busy"
+        assert within(1, lambda: worker.done(documents[other["execution_key"]])) == "completed_ok"
+        watch = threading.Thread(target=lambda: [worker.integrate(document) for _ in range(10)])
+        watch.start()
+        held = [locked(scene, answer["promise"]) for _ in range(200) if time.sleep(0.002) is None]
+        watch.join()
+        assert sum(held) < 20, "the promise is locked while the report waits"
+        user.conn.commit()
+    assert end_of(scene, document) == "completed_ok"
+    assert (
+        scene.one(
+            "select exec_id from durable._pins where scope = 't' and node_id = %s",
+            bytes.fromhex(older["node"]),
+        )
+        == exec_id
+    )
+
+
+def test_an_uncommitted_call_stops_others_for_a_second(dsn: str, open_scene: Scene) -> None:
+    """Somebody has begun a call of a new value. Another call of this value is refused after a second, in a
+    session without a limit of its own, and begins after the commit; others begin at once."""
+    open_scene.begin([9])  # the function is known
+    with psycopg.connect(dsn) as conn, psycopg.connect(dsn, autocommit=True) as mine:
+        user, other = Scene(conn), Scene(mine)
+        assert user.begin(["new"])["at"] == "started"
+        assert within(1, lambda: other.begin(["old"]))["at"] == "started"
+        assert within(3, lambda: refusal(mine, other.begin, ["new", "old"])).startswith("55P03")
+        assert within(3, lambda: refusal(mine, other.literal, "new")).startswith("55P03")
+        assert other.one("show lock_timeout") == "0"
+        conn.commit()
+        assert within(1, lambda: other.begin(["new", "old"]))["at"] == "started"
+        assert within(1, lambda: other.begin(["new"], scope="t"))["at"] == "joined"
+
+
+def test_open_transactions_beside_calls_and_workers(dsn: str, open_scene: Scene, seed: int) -> None:
+    """Users who put values, pin results, call and wait, while workers and callers use the same few: every
+    attempt reaches its end, every waiter has its pin, and nothing deadlocks (the fixture counts)."""
+    end = time.monotonic() + 6
+
+    def user(number: int) -> None:
+        chance = random.Random(seed + number)
+        while time.monotonic() < end:
+            with (
+                scene_of(dsn) as scene,
+                suppress(psycopg.errors.LockNotAvailable),
+                scene.conn.transaction(force_rollback=chance.random() < 0.5),
+            ):
+                if chance.random() < 0.5:
+                    scene.literal(chance.randrange(40))
+                else:
+                    scene.begin([chance.randrange(40)], scope=chance.choice("stu"))
+                time.sleep(chance.random() / 3)
+
+    def caller(number: int) -> None:
+        chance = random.Random(seed * 2 + number)
+        with scene_of(dsn) as scene:
+            while time.monotonic() < end:
+                with suppress(psycopg.errors.LockNotAvailable):
+                    scene.begin([chance.randrange(40)], scope=chance.choice("stu"))
+
+    def worker(number: int) -> None:
+        chance = random.Random(seed - number)
+        with scene_of(dsn) as scene:
+            while time.monotonic() < end:
+                for document in scene.lease(f"W{number}", most=3):
+                    value = {"i64": chance.randrange(40)}
+                    while (state := scene.report(document, **done_with(value))) == "busy":
+                        time.sleep(0.01)
+                    end_of(scene, document, state)
+
+    together(
+        *(lambda number=number: user(number) for number in range(3)),  # type: ignore[misc]
+        *(lambda number=number: caller(number) for number in range(2)),  # type: ignore[misc]
+        *(lambda number=number: worker(number) for number in range(3)),  # type: ignore[misc]
+    )
+    with scene_of(dsn) as scene:
+        while documents := scene.lease():
+            for document in documents:
+                end_of(scene, document, done(scene, document))
+        assert scene.count("_call_attempts where ended_at is null") == 0
+        assert scene.count("_call_attempts where exec_id is not null") > 10
+        assert waiters_without_pin(scene) == 0
 
 
 def test_pinned_hits_lock_nothing(dsn: str, open_scene: Scene) -> None:

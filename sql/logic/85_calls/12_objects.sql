@@ -1,6 +1,7 @@
 -- Objects are put here and nowhere else. A put locks what its objects refer to, so that collection passes over it, then inserts
--- what is not there yet, in the order of the ids: two puts of one object wait for each other in one order. So every id in refs
--- has its row at any time, and an object is whole as long as nothing that it reaches was excised.
+-- what is not there yet, in the order of the ids: two puts of one object wait for each other in one order, and for a second at
+-- most, because many use the same values, and a transaction that put one may stay open. So every id in refs has its row at any
+-- time, and an object is whole as long as nothing that it reaches was excised.
 
 create or replace function durable._ids_of(p_objects durable._object[])
 returns bytea[] language plpgsql volatile
@@ -116,6 +117,21 @@ $$;
 comment on function durable._use_objects(bytea[], bigint) is
   'Objects that are older than half an hour are used now, as if they were new: collection leaves them for as long again.';
 
+create or replace function durable._limit_wait()
+returns text language plpgsql volatile
+as $$
+declare
+  v_before text := current_setting('lock_timeout');
+begin
+  if v_before::interval not between '1 ms' and '1 s' then
+    perform set_config('lock_timeout', '1s', true);
+  end if;
+  return v_before;
+end
+$$;
+comment on function durable._limit_wait() is
+  'Lets the next locks be waited for one second at most; answers the lock_timeout before, which the caller sets again. An error does that by itself.';
+
 create or replace function durable._insert_objects(p_objects durable._object[], p_ids bytea[], p_absent integer, p_now bigint)
 returns void language plpgsql volatile
 as $$
@@ -127,11 +143,13 @@ declare
     -- a count, because an exists becomes a join that may read all objects
     where (select count(*) from durable._objects o where o.id = n.own) = 0 order by n.own);
   v_count integer;
+  v_timeout text := durable._limit_wait();
 begin
   insert into durable._objects (created_at, id, kind, sub, scalar, refs, names)
   select p_now, o.id, o.kind, o.sub, o.scalar, o.refs, o.names from unnest(v_new) o order by o.id
   on conflict (id) do nothing;
   get diagnostics v_count = row_count;
+  perform set_config('lock_timeout', v_timeout, true);
   -- others have put the rest at the same moment: that stays until the commit too
   if v_count < p_absent and exists (select unnest(p_ids) except select unnest(durable._lock_objects(p_ids))) then
     perform durable._fail_busy('An object that was just collected');
@@ -171,4 +189,4 @@ begin
 end
 $$;
 comment on function durable._put_objects(durable._object[]) is
-  'Puts objects, whole or not at all, and answers their ids in the order of the arguments. An object that is there already is left out. Call it before anything else of a transaction is locked. WF001 for a ref that is nowhere, WF004 for a content that is not lawful or an id that is not its own, WF015 for what was excised.';
+  'Puts objects, whole or not at all, and answers their ids in the order of the arguments. An object that is there already is left out. Call it before anything else of a transaction is locked. WF001 for a ref that is nowhere, WF004 for a content that is not lawful or an id that is not its own, WF015 for what was excised, 55P03 if another session has put one of them and does not commit within a second.';

@@ -1,5 +1,6 @@
 -- Locks of adapter workers. They wait for no user: a report whose rows another session has locked is answered busy and sent
--- again. The short pauses are for sessions that join an attempt, which are over in a moment.
+-- again. Keys that another session is inserting show in no row; reports meet them first, for 50 ms (52_call_reports.sql). The
+-- short pauses are for sessions that join an attempt, which are over in a moment.
 
 create or replace function durable._try_lock_attempt(p_execution_key bytea)
 returns boolean language plpgsql volatile
@@ -40,21 +41,18 @@ $$;
 comment on function durable._try_lock_report(bytea, boolean) is
   'All locks of a report: the task and the attempt, with p_settles all that the settlement needs. False if one of them is taken.';
 
-create or replace function durable._try_lock_pins(p_execution_key bytea)
+create or replace function durable._try_lock_pins(p_pins durable._new_pin[])
 returns boolean language plpgsql volatile
 as $$
 declare
+  v_scopes text[] := array(select distinct n.scope from unnest(p_pins) n);
   v_rows tid[] := array(
-    select (select p.ctid from durable._pins p where p.scope = w.scope and p.node_id = w.node_id)
-    from durable._call_waiters w where w.execution_key = p_execution_key and w.forced);
+    select (select p.ctid from durable._pins p where p.scope = n.scope and p.node_id = n.node_id)
+    from unnest(p_pins) n where n.replaces);
 begin
-  if exists (
-       select from durable._call_waiters w join durable._refs r on r.name = any (array[w.scope])
-       where w.execution_key = p_execution_key
-         and r.name <> all (array(
-           select l.name from durable._refs l
-           where l.name = any (array(select x.scope from durable._call_waiters x where x.execution_key = p_execution_key))
-           order by l.name for key share skip locked))) then
+  if (select count(*) from (
+        select from durable._refs l where l.name = any (v_scopes) order by l.name for key share skip locked) x)
+     < cardinality(v_scopes) then
     return false;
   end if;
   -- in no order, because none is waited for; an order by would let the planner read the whole index
@@ -62,8 +60,8 @@ begin
          = cardinality(array_remove(v_rows, null));
 end
 $$;
-comment on function durable._try_lock_pins(bytea) is
-  'The scopes that wait for an attempt, which is locked, and the pins that its result is going to replace; false if one of them is taken.';
+comment on function durable._try_lock_pins(durable._new_pin[]) is
+  'The scopes of new pins, and the pins that they replace; false if one of them is taken.';
 
 create or replace function durable._try_lock_polls(p_execution_key bytea, p_most integer)
 returns tid[] language sql volatile

@@ -163,7 +163,7 @@ begin
   return jsonb_build_object('node', durable._hex(v_node[2].id), 'exec', durable._hex(v_exec), 'status', v_status,
                             'datum', (select durable._hex(o.refs[2]) from durable._objects o where o.id = v_exec));
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.builtin(text, bytea[], text) is
   'Runs a builtin at once and records it as an exec: select durable.builtin(''list/get'', array[list_node, place_node], ''exp-7''). In a scope it is pinned, and an earlier pin stays. A failure, as a place that a list does not have, is a result with the status error and a datum that describes it. WF001, WF013 for an unknown builtin, WF014 for an input without a value.';
 

@@ -1,5 +1,7 @@
 -- Reports of adapter workers. An outcome is stored before its result is pinned. Both may be one transaction, but a crash between
 -- the two is harmless, because the next lease goes on with the stored outcome.
+-- A key that another session has just inserted can only be waited for. So objects and pins are inserted before promises, tasks
+-- and attempts are locked, and wait 50 ms at most; then all of it is undone, and the answer is busy.
 
 create or replace function durable._check_report(p_execution_key bytea, p_version integer, p_report jsonb)
 returns void language plpgsql stable
@@ -156,21 +158,47 @@ $$;
 comment on function durable._poll_report(bytea, integer, jsonb, bytea) is
   'Stores one answer of an adapter. An outcome is stored once, durably, and is no result yet. WF001, WF002.';
 
-create or replace function durable._put_execs(p_attempt durable._call_attempts)
-returns bytea[] language plpgsql volatile
+create or replace function durable._pins_of(p_attempt durable._call_attempts)
+returns durable._new_pin[] language sql stable
 as $$
-declare
-  v_nodes bytea[] := array(
-    select p_attempt.node_id union select w.node_id from durable._call_waiters w where w.execution_key = p_attempt.execution_key);
+  select array(
+    select row(w.scope, w.node_id, durable._object_id('exec', substr(p_attempt.phase, 11), null,
+                                                      array[w.node_id, p_attempt.outcome_dag], '{}'),
+               w.inputs, w.forced)::durable._new_pin
+    from durable._call_waiters w join durable._refs r on r.name = any (array[w.scope])
+    where w.execution_key = p_attempt.execution_key order by w.scope, w.node_id)
+$$;
+comment on function durable._pins_of(durable._call_attempts) is
+  'The pins of a stored outcome, for everybody who waits for the attempt. A scope that was deleted by hand has none.';
+
+create or replace function durable._put_execs(p_attempt durable._call_attempts)
+returns void language plpgsql volatile
+as $$
 begin
   perform durable._put_objects(array(
-    select row(null, 'exec', substr(p_attempt.phase, 11), null, array[n, p_attempt.outcome_dag], '{}')::durable._object
-    from unnest(v_nodes) n));
-  return v_nodes;
+    select row(null, 'exec', substr(p_attempt.phase, 11), null, array[w.n, p_attempt.outcome_dag], '{}')::durable._object
+    from (select w.node_id from durable._call_waiters w where w.execution_key = p_attempt.execution_key
+          union select p_attempt.node_id) w (n)));
 end
 $$;
-comment on function durable._put_execs(durable._call_attempts) is
-  'Puts the execution of each node that waits for an attempt, before anything is locked. Answers the nodes.';
+comment on function durable._put_execs(durable._call_attempts) is 'Puts the execution of each node that waits for an attempt.';
+
+create or replace function durable._put_pins(p_attempt durable._call_attempts)
+returns durable._new_pin[] language plpgsql volatile
+as $$
+declare
+  v_pins durable._new_pin[] := durable._pins_of(p_attempt);
+begin
+  perform durable._put_execs(p_attempt);
+  if not durable._try_lock_pins(v_pins) then
+    perform durable._start_over();
+  end if;
+  perform durable._pin(v_pins, p_attempt.execution_key, durable._now_ms());
+  return v_pins;
+end
+$$;
+comment on function durable._put_pins(durable._call_attempts) is
+  'Puts the execution of each node that waits for an attempt, and pins it, before anything else is locked. Answers the pins; the caller starts over if they are not those of the attempt once it is locked. WF099: a scope or a pin is locked.';
 
 create or replace function durable._publish_result(p_attempt durable._call_attempts, p_now bigint)
 returns text language plpgsql volatile
@@ -179,12 +207,6 @@ declare
   v_status text := substr(p_attempt.phase, 11);
   v_exec bytea := durable._object_id('exec', v_status, null, array[p_attempt.node_id, p_attempt.outcome_dag], '{}');
 begin
-  perform durable._pin(array(
-    select row(w.scope, w.node_id, durable._object_id('exec', v_status, null, array[w.node_id, p_attempt.outcome_dag], '{}'),
-               w.inputs, w.forced)::durable._new_pin
-    from durable._call_waiters w join durable._refs r on r.name = any (array[w.scope])
-    where w.execution_key = p_attempt.execution_key order by w.scope, w.node_id),
-    p_attempt.execution_key, p_now);
   update durable._call_attempts a set ended_at = p_now, exec_id = v_exec, failures = 0
   where a.execution_key = p_attempt.execution_key;
   perform durable._settle_one(
@@ -194,7 +216,7 @@ begin
 end
 $$;
 comment on function durable._publish_result(durable._call_attempts, bigint) is
-  'Pins the result for everybody who waits and resolves the promise, in this transaction: nobody sees one without the other. A failed result resolves it too. A scope that was deleted by hand has no pin.';
+  'Resolves the promise of an attempt, in the transaction that pinned its result for everybody who waits: nobody sees one without the other. A failed result resolves it too.';
 
 create or replace function durable._integrate(p_execution_key bytea, p_version integer)
 returns text language plpgsql volatile
@@ -202,7 +224,7 @@ as $$
 declare
   v_attempt durable._call_attempts;
   v_flaw text;
-  v_nodes bytea[];
+  v_pins durable._new_pin[];
   v_now bigint;
   v_task durable._tasks;
 begin
@@ -212,11 +234,11 @@ begin
   elsif v_attempt.phase <> 'poll_adapter' and v_attempt.ended_at is null then
     v_flaw := durable._result_flaw(v_attempt.outcome_dag);
     if v_flaw is null then
-      v_nodes := durable._put_execs(v_attempt);
+      v_pins := durable._put_pins(v_attempt);
     end if;
   end if;
   if not durable._try_lock_report(p_execution_key, true) then
-    return 'busy';
+    perform durable._start_over();
   end if;
   v_now := durable._now_ms();
   v_task := durable._check_lease(durable._call_promise(p_execution_key), p_version, v_now);
@@ -224,11 +246,10 @@ begin
   select * into v_attempt from durable._call_attempts a where a.execution_key = p_execution_key;
   if v_attempt.phase = 'poll_adapter' then
     perform durable._fail_conflict('There is no stored outcome to integrate.', 'Report done first.');
-  elsif v_flaw is null and exists (select from durable._call_waiters w
-                                   where w.execution_key = p_execution_key and w.node_id <> all (v_nodes)) then
-    return 'busy';  -- somebody joined for another node, whose execution is put before anything is locked
+  elsif v_flaw is null and durable._pins_of(v_attempt) is distinct from v_pins then
+    perform durable._start_over();  -- somebody has joined meanwhile
   elsif v_flaw is null then
-    return case when durable._try_lock_pins(p_execution_key) then durable._publish_result(v_attempt, v_now) else 'busy' end;
+    return durable._publish_result(v_attempt, v_now);
   end if;
   perform durable._add_poll(v_attempt, p_version, 'integration', v_task.pid, '{}', v_flaw, v_now);
   if v_flaw <> 'missing' then
@@ -241,36 +262,63 @@ begin
 end
 $$;
 comment on function durable._integrate(bytea, integer) is
-  'Pins the stored outcome of a leased attempt. A result that is not here yet counts as a failure that is tried again; one that never can be a result ends the attempt.';
+  'Pins the stored outcome of a leased attempt. A result that is not here yet counts as a failure that is tried again; one that never can be a result ends the attempt. WF099, 55P03: another session holds what it needs.';
+
+create or replace function durable._integrate_or_busy(p_execution_key bytea, p_version integer)
+returns text language plpgsql volatile
+as $$
+begin
+  return durable._integrate(p_execution_key, p_version);
+exception when lock_not_available or sqlstate 'WF099' then
+  return 'busy';
+end
+$$;
+comment on function durable._integrate_or_busy(bytea, integer) is
+  'Integrates, or answers busy, and nothing was written, if another session holds what it needs for longer than lock_timeout.';
 
 create or replace function durable.call_integrate_v1(p_execution_key bytea, p_version integer)
 returns text language plpgsql volatile
 as $$
 begin
-  return durable._integrate(p_execution_key, p_version);
+  return durable._integrate_or_busy(p_execution_key, p_version);
 end
-$$;
+$$ set lock_timeout = '50ms';
 comment on function durable.call_integrate_v1(bytea, integer) is
   'For adapter workers: pins a stored outcome, after its objects were fetched. Answers completed_ok, completed_error, retry_wait (not here yet), failed_terminal, or busy: call again. WF001, WF002, WF003.';
 
-create or replace function durable.call_report_v1(p_execution_key bytea, p_version integer, p_report jsonb)
+create or replace function durable._report_or_busy(p_execution_key bytea, p_version integer, p_report jsonb)
 returns text language plpgsql volatile
 as $$
 declare
   v_dag bytea;
   v_state text;
 begin
-  perform durable._check_report(p_execution_key, p_version, p_report);
-  v_dag := durable._put_result(p_report);
-  v_state := durable._poll_report(p_execution_key, p_version, p_report, v_dag);
-  if starts_with(v_state, 'integrate_') and coalesce((p_report ->> 'integrate')::boolean, true)
-     and durable._result_flaw(v_dag) is distinct from 'missing' then
-    v_state := durable._integrate(p_execution_key, p_version);
-    return case v_state when 'busy' then 'integrate_' || (p_report ->> 'outcome') else v_state end;
+  begin
+    v_dag := durable._put_result(p_report);
+    v_state := durable._poll_report(p_execution_key, p_version, p_report, v_dag);
+  exception when lock_not_available then
+    return 'busy';
+  end;
+  if not starts_with(v_state, 'integrate_') or not coalesce((p_report ->> 'integrate')::boolean, true)
+     or durable._result_flaw(v_dag) is not distinct from 'missing' then
+    return v_state;
   end if;
-  return v_state;
+  -- its task and attempt are locked now: what cannot be pinned at once is left to call_integrate_v1, which pins first
+  perform set_config('lock_timeout', '1ms', true);
+  return coalesce(nullif(durable._integrate_or_busy(p_execution_key, p_version), 'busy'), v_state);
 end
 $$;
+comment on function durable._report_or_busy(bytea, integer, jsonb) is
+  'A report, and its integration if that waits for nobody; or busy, if another session holds what it needs for longer than lock_timeout. Leaves a short lock_timeout: the functions above it are defined with one of their own.';
+
+create or replace function durable.call_report_v1(p_execution_key bytea, p_version integer, p_report jsonb)
+returns text language plpgsql volatile
+as $$
+begin
+  perform durable._check_report(p_execution_key, p_version, p_report);
+  return durable._report_or_busy(p_execution_key, p_version, p_report);
+end
+$$ set lock_timeout = '50ms';
 comment on function durable.call_report_v1(bytea, integer, jsonb) is
   'For adapter workers: the answer of an adapter, {class: pending|done|failed, token, poll_after_ms, message, outcome, result|value|error, objects, retryable, error: {code, message}, stderr, started_at}. Answers poll_adapter or retry_wait (the lease is given back), completed_ok, completed_error or failed_terminal, already_done, busy (nothing was written: report again), or integrate_ok and integrate_error: stored, the lease stays, and durable.call_integrate_v1 follows once the objects are here. A result that is here is integrated at once, unless integrate is false. WF001, WF002, WF004.';
 
@@ -278,11 +326,13 @@ create or replace function durable._report_or_error(p_one jsonb)
 returns jsonb language plpgsql volatile
 as $$
 declare
+  v_key bytea := durable._unhex(p_one ->> 'execution_key');
+  v_version integer := (p_one ->> 'version')::integer;
   v_state text;
   v_detail text;
 begin
-  return jsonb_build_object('state', durable.call_report_v1(
-    durable._unhex(p_one ->> 'execution_key'), (p_one ->> 'version')::integer, p_one));
+  perform durable._check_report(v_key, v_version, p_one);
+  return jsonb_build_object('state', durable._report_or_busy(v_key, v_version, p_one));
 exception when sqlstate 'WF001' or sqlstate 'WF002' or sqlstate 'WF003' or sqlstate 'WF004' or sqlstate 'WF008'
                or sqlstate 'WF015' then
   get stacked diagnostics v_state = returned_sqlstate, v_detail = pg_exception_detail;
@@ -302,6 +352,6 @@ begin
     select durable._report_or_error(r.one) from jsonb_array_elements(p_reports) with ordinality as r (one, place)
     order by r.place;
 end
-$$;
+$$ set lock_timeout = '1ms';
 comment on function durable.call_reports_v1(jsonb) is
-  'Many reports in one round trip, each with execution_key and version: an array as of durable.call_report_v1. Answers {state} or {error, detail} for each, in their order; one that is refused takes no other back. WF004.';
+  'Many reports in one round trip, each with execution_key and version: an array as of durable.call_report_v1. Answers {state} or {error, detail} for each, in their order; one that is refused takes no other back. One that would have to wait is busy at once: report it again, alone. WF004.';
