@@ -23,6 +23,11 @@ def listed(gaps: list[str]) -> str:
     return "the ledger has gaps (see tests/ledger/README.md):\n" + "\n".join(gaps)
 
 
+def test_every_specification_is_there() -> None:
+    """The five specifications, none forgotten."""
+    assert set(SPECIFICATIONS) == {"000", "001", "002", "003", "004"}
+
+
 def test_rows_are_complete() -> None:
     """Each row says what is demanded and where, and names function and test, or a ruling."""
     gaps = [f"{row.get('id')} {flaw}" for number, row in ROWS for flaw in ledger.flaws(number, row)]
