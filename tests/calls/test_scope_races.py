@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from contextlib import suppress
+from functools import partial
 
 import psycopg
 import pytest
@@ -195,6 +196,30 @@ def test_calls_beside_retention(dsn: str, open_scene: Scene, seed: int) -> None:
     for _ in range(4):
         purge_all(open_scene)
     assert [open_scene.count(f"_call{name}") for name in ("s", "_attempts", "_waiters", "_steps")] == [0] * 4
+
+
+def test_commits_of_one_head_have_no_deadlock(dsn: str, open_scene: Scene) -> None:
+    """Eight sessions commit the same roots, so the same new objects, in eight scopes on one head. A commit
+    that finds the head moved puts other objects, and holds no lock meanwhile that another one waits for.
+    """
+    open_scene.one("select version from durable.scope_open('main', 'head')")
+    committed: list[bytes] = []
+
+    def committer(number: int) -> None:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            scene = Scene(conn)
+            scene.one("select version from durable.scope_open(%s, base => 'main')", f"work-{number}")
+            while (now := time.monotonic()) < until:
+                with suppress(psycopg.errors.LockNotAvailable):  # on a slow machine: others wait for the head
+                    root = scene.literal(int(now * 20))
+                    commit = scene.one("select durable.scope_commit(%s, %s, 'm')", f"work-{number}", root)
+                    committed.append(bytes(commit))
+
+    until = time.monotonic() + 5
+    together(*(partial(committer, number) for number in range(8)))
+    assert len(set(committed)) == len(committed) > 20
+    assert open_scene.one("select version from durable._refs where name = 'main'") == 1 + len(committed)
+    assert open_scene.one("select deadlocks from pg_stat_database where datname = current_database()") == 0
 
 
 def purge_all(scene: Scene) -> int:

@@ -229,8 +229,13 @@ begin
     perform durable._fail_invalid('A commit has a root node and the name of its DAG, 1 to 255 bytes, or neither.');
   end if;
   loop
-    v_commit := durable._commit_scope($1, $2, normalize($3, nfc), $4);
-    exit when v_commit is not null;
+    begin
+      v_commit := durable._commit_scope($1, $2, normalize($3, nfc), $4);
+      exit when v_commit is not null;
+      perform durable._start_over();
+    exception when sqlstate 'WF099' then
+      null;  -- the head is unlocked again: the next round puts other objects, and may wait for whoever waits for the head
+    end;
   end loop;
   return v_commit;
 end
