@@ -1398,6 +1398,7 @@ comment on index durable.call_attempts_to_cancel is 'Serves leases: adapters tha
 
 create table durable._call_waiters (
   forced boolean not null,
+  anonymous boolean not null default false,
   execution_key bytea not null,
   scope text collate "C" not null,
   node_id bytea not null,
@@ -1408,6 +1409,8 @@ comment on table durable._call_waiters is 'For which scopes and nodes an attempt
 comment on column durable._call_waiters.execution_key is 'The attempt.';
 comment on column durable._call_waiters.node_id is 'The call, as that scope has it.';
 comment on column durable._call_waiters.forced is 'The result replaces what the scope has pinned; otherwise the first pin stays.';
+comment on column durable._call_waiters.anonymous is
+  'A caller waits who named no step, so only a person ends this wait. The steps that wait are those of _call_steps.';
 comment on column durable._call_waiters.inputs is 'As of _pins.';
 create index call_waiters_by_node on durable._call_waiters (node_id, scope);
 comment on index durable.call_waiters_by_node is 'Serves cancellation, retry, and views: attempts of a call in a scope.';
@@ -1418,6 +1421,7 @@ comment on index durable.call_waiters_by_node_hex is 'Serves people, as objects_
 
 create table durable._call_steps (
   created_at durable.epoch_ms not null,
+  has_left boolean not null default false,
   step_id text collate "C" not null,
   scope text collate "C" not null,
   node_id bytea not null,
@@ -1430,6 +1434,7 @@ create table durable._call_steps (
 comment on table durable._call_steps is
   'The answers that steps were given, so that the same step gets the same again: its attempt, also after that was given up, or its hit.';
 comment on column durable._call_steps.created_at is 'When it was answered first.';
+comment on column durable._call_steps.has_left is 'It has ended its wait for its attempt, which may go on for others.';
 comment on column durable._call_steps.step_id is 'Chosen by the caller; <run id>.<number> for a step of a run.';
 comment on column durable._call_steps.node_id is 'The call that the step made; the same step never makes another.';
 comment on column durable._call_steps.run_id is 'The run whose step it is, with which the row goes; null: of none, so it goes by its age.';

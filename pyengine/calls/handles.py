@@ -104,10 +104,15 @@ class Handle(NodeSource, Generic[R_co]):
         return begin(self._within, msgspec.structs.replace(self._bound, options=options))
 
     async def cancel(self) -> bool:
-        """Stop waiting for it here; return whether its attempt ended, as nothing else waits for it."""
+        """Stop waiting for it here; return whether its attempt ended, as nothing else waits for it.
+
+        Other calls of the same node wait on, those of this run and those of others in the same scope.
+        """
         within = within_run("call().cancel()", "index.call().cancel()")
-        scope = self._found.get("scope")
-        return scope is not None and bool(await within.call_step(CANCEL, (scope, self.node), {}))
+        found = self._found
+        return bool(found) and bool(
+            await within.call_step(CANCEL, (found["scope"], self.node, found["step"]), {})
+        )
 
     # -- its life
 

@@ -225,7 +225,10 @@ class IndexCall(NodeSource, Generic[T_co]):
         return await self._index._begin(msgspec.structs.replace(self._bound, options=options))
 
     async def cancel(self) -> bool:
-        """Stop waiting for it in this index; return whether its attempt ended by that."""
+        """Give it up in this index, also for others that wait for it here; return whether its attempt ended.
+
+        The attempt goes on as long as another index, or the scope of a run, waits for it.
+        """
         return bool(await self._index._ask(CALL_CANCEL, self._index.name, self.node) == "cancelled")
 
     async def _read_end(self) -> None:

@@ -41,6 +41,18 @@ class BeginStep(CallStep):
         return msgspec.json.encode([*recorded, key, cache_switch()]).decode()
 
 
+class LeaveStep(CallStep):
+    """The step that ends the wait of an earlier one, which began a call."""
+
+    __slots__ = ()
+
+    def sent_arguments(self, param: str, key: str) -> str:
+        """Return the arguments to send. A fork has a copy of the record: it ends no wait of the first run."""
+        scope, node, begun = msgspec.json.decode(param)
+        run_id, number = key.rpartition(".")[0], begun.rpartition(".")[2]
+        return msgspec.json.encode([scope, node, f"{run_id}.{number}"]).decode()
+
+
 def cache_switch() -> str:
     """Return what PYENGINE_CALL_CACHE says: on, off (no result is read), refresh (none of other scopes).
 
@@ -70,4 +82,4 @@ def _step(function: str, kind: type[CallStep] = CallStep) -> CallStep:
 BEGIN = _step("durable.call_v1", BeginStep)
 RESULT = _step("durable.call_result_v1")
 VALUE = _step("durable.call_value_v1")
-CANCEL = _step("durable.call_leave_v1")
+CANCEL = _step("durable.call_leave_v1", LeaveStep)

@@ -269,13 +269,16 @@ def test_s17_a_forced_call_runs_once_for_its_step(lab: Lab, rows: Callable[..., 
     assert lab.ran["slow"] == 2
 
 
-def test_s31_the_last_one_to_leave_ends_the_attempt(lab: Lab) -> None:
-    """While another scope waits the attempt goes on; then it is given up, and nothing is recorded."""
+@pytest.mark.parametrize("scope", [None, "exp-7"])
+def test_s31_the_last_one_to_leave_ends_the_attempt(lab: Lab, scope: str | None) -> None:
+    """While another run waits, in its own scope or in the same, the attempt goes on; then it is given up,
+    and nothing is recorded.
+    """
     lab.delays = [30.0]
 
     @lab.app.workflow
     async def go() -> str:
-        call = ctx.call(lab.slow, 1)
+        call = ctx.call(lab.slow, 1, scope=scope)
         await ctx.receive("leave", type=int)
         ended = await call.cancel()
         try:

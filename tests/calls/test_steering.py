@@ -84,6 +84,87 @@ def test_s31_the_last_waiter_cancels(scene: Scene) -> None:
     assert scene.begin()["generation"] == 1
 
 
+CANCEL = "select durable.call_cancel('s', %s)"
+LEAVE = "select durable.call_cancel('s', %s, %s)"
+
+
+def test_s31_a_step_ends_only_its_own_wait(scene: Scene) -> None:
+    """Two runs call the same node in one scope: the attempt ends with the wait of the last step."""
+    answers = [scene.begin(step_id=step) for step in ("run1.1", "run2.1")]
+    node = bytes.fromhex(answers[0]["node"])
+    assert [answer["at"] for answer in answers] == ["started", "joined"]
+    assert scene.one(LEAVE, node, "run1.1") == "left"
+    assert [scene.one(LEAVE, node, step) for step in ("run1.1", "run3.1")] == ["not_running"] * 2
+    assert scene.promise(answers[0])[0] == "pending"
+    # a step that asks again waits again
+    assert scene.begin(step_id="run1.1")["at"] == "joined"
+    assert scene.one(LEAVE, node, "run2.1") == "left"
+    assert scene.one(LEAVE, node, "run1.1") == "cancelled"
+    assert scene.promise(answers[0])[0] == "rejected_canceled"
+    assert scene.begin(step_id="run2.1")["at"] == "aborted"
+
+
+def test_s31_a_step_leaves_its_scope_last(scene: Scene) -> None:
+    """While another scope waits the attempt goes on, and is not pinned where nothing waits any more."""
+    scene.begin(step_id="run1.1")
+    answer = scene.begin(scope="t", step_id="run2.1")
+    node = bytes.fromhex(answer["node"])
+    assert scene.one(LEAVE, node, "run2.1") == "not_running"
+    assert scene.one(LEAVE, node, "run1.1") == "left"
+    assert scene.run() == ["completed_ok"]
+    assert scene.all("select scope from durable._pins") == [("t",)]
+
+
+def test_s31_only_a_person_ends_the_wait_of_callers_without_a_step(scene: Scene) -> None:
+    """A cancel that names no step ends all waits of the scope."""
+    answer = scene.begin(step_id="run1.1")
+    scene.begin()
+    scene.begin(step_id="run2.1")
+    node = bytes.fromhex(answer["node"])
+    assert [scene.one(LEAVE, node, step) for step in ("run1.1", "run2.1")] == ["left", "left"]
+    assert scene.promise(answer)[0] == "pending"
+    assert scene.one("select durable.call_cancel('s', %s)", node) == "cancelled"
+    assert scene.promise(answer)[0] == "rejected_canceled"
+
+
+MADE = """
+select a.deadline - a.created_at, c.salt, a.share, a.budget, durable.datum(q.refs[2]) #>> '{map,0,0,string}'
+from durable._call_attempts a
+join durable._calls c using (value_key) left join durable._objects q on q.id = a.request_id
+order by a.generation desc limit 1"""
+
+
+def test_a_retry_is_made_as_the_call_was(scene: Scene, clock: Clock) -> None:
+    """Time limit, request, salt and sharing are those of the newest attempt, also after a cancel."""
+    request = {"queue": "large", "retries": 5, "ignored": {"level": 1.0}}
+    answer = scene.begin(timeout="1 hour", request=request, salt="x", share=False)
+    node = bytes.fromhex(answer["node"])
+    made = scene.all(MADE)
+    assert made[0][:4] == (3_600_000, "x", False, 5)
+    for end in (lambda: scene.run({"message": "no"}, outcome="error"), lambda: scene.one(CANCEL, node)):
+        (document,) = scene.lease()
+        assert document["request"] == request
+        scene.pending(document, poll_after_ms=0)
+        end()
+        clock.advance(1_000)
+        assert scene.one("select durable.call_retry('s', %s)", node)["at"] == "started"
+        assert scene.all(MADE) == made
+    scene.one(CANCEL, node)
+    scene.lease()  # the cancellation
+    scene.one("select durable.call_retry('s', %s, request => '{}')", node)
+    (document,) = scene.lease()
+    assert document["request"] == {} and document["deadline_ms"] is not None
+
+
+def test_a_retry_forgets_a_request_that_was_excised(scene: Scene) -> None:
+    """It is made without one."""
+    node = bytes.fromhex(scene.begin(request={"queue": "large"})["node"])
+    scene.run({"message": "no"}, outcome="error")
+    scene.one("select durable.object_excise(request_id, 'a name') from durable._call_attempts")
+    assert scene.one("select durable.call_retry('s', %s)", node)["at"] == "started"
+    assert scene.lease()[0]["request"] is None
+
+
 def test_s41_a_wake_polls_at_once(scene: Scene, clock: Clock) -> None:
     """The time that it would have waited for is harmless; a wake during a poll is not lost."""
     answer = scene.begin()

@@ -65,24 +65,26 @@ as $$
 $$;
 comment on function durable._aborted_error(durable._call_attempts) is 'Why an attempt was given up, as JSON text, also before its row has been closed.';
 
-create or replace function durable._wait_again(p_call durable._call, p_execution_key bytea)
+create or replace function durable._rejoin_attempt(p_call durable._call, p_execution_key bytea, p_has_left boolean)
 returns boolean language plpgsql volatile
 as $$
 begin
-  if not exists (select from durable._call_waiters w
-                 where w.execution_key = p_execution_key and w.scope = p_call.scope and w.node_id = p_call.node) then
+  if p_has_left
+     or not exists (select from durable._call_waiters w
+                    where w.execution_key = p_execution_key and w.scope = p_call.scope and w.node_id = p_call.node) then
     perform durable._lock_scope(p_call.scope);
     if (durable._lock_attempt(p_execution_key)).ended_at is not null then
       return false;
     end if;
+    update durable._call_steps s set has_left = false where s.step_id = p_call.step_id;
     insert into durable._call_waiters (forced, execution_key, scope, node_id)
     values (p_call.forced, p_execution_key, p_call.scope, p_call.node) on conflict on constraint call_waiters_pk do nothing;
   end if;
   return durable._is_live(p_execution_key, durable._now_ms());
 end
 $$;
-comment on function durable._wait_again(durable._call, bytea) is
-  'A step asks again for its attempt, which goes on: it waits for it, also if its scope had left it meanwhile. False if the attempt has just ended.';
+comment on function durable._rejoin_attempt(durable._call, bytea, boolean) is
+  'A step asks again for its attempt, which goes on: it waits for it, also if it or its scope had left it meanwhile. False if the attempt has just ended.';
 
 create or replace function durable._step_answer(p_call durable._call)
 returns jsonb language plpgsql volatile
@@ -105,7 +107,7 @@ begin
   end if;
   select * into v_attempt from durable._call_attempts a where a.execution_key = v_step.execution_key;
   if v_attempt.ended_at is null and durable._is_live(v_attempt.execution_key, durable._now_ms())
-     and durable._wait_again(p_call, v_attempt.execution_key) then
+     and durable._rejoin_attempt(p_call, v_attempt.execution_key, v_step.has_left) then
     return durable._call_answer('joined', p_call.node, null, v_attempt);
   end if;
   select * into v_attempt from durable._call_attempts a where a.execution_key = v_step.execution_key;
@@ -236,9 +238,10 @@ create or replace function durable._add_waiter(p_call durable._call, p_execution
 returns void language plpgsql volatile
 as $$
 begin
-  insert into durable._call_waiters as w (forced, execution_key, scope, node_id, inputs)
-  values (p_call.forced or p_call.is_pinned, p_execution_key, p_call.scope, p_call.node, p_call.execs)
-  on conflict on constraint call_waiters_pk do update set forced = w.forced or excluded.forced, inputs = excluded.inputs;
+  insert into durable._call_waiters as w (forced, anonymous, execution_key, scope, node_id, inputs)
+  values (p_call.forced or p_call.is_pinned, p_call.step_id is null, p_execution_key, p_call.scope, p_call.node, p_call.execs)
+  on conflict on constraint call_waiters_pk do update
+  set forced = w.forced or excluded.forced, anonymous = w.anonymous or excluded.anonymous, inputs = excluded.inputs;
 end
 $$;
 comment on function durable._add_waiter(durable._call, bytea) is 'The attempt, which the caller has locked or just made, runs for this scope and node too.';

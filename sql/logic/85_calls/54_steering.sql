@@ -51,7 +51,18 @@ $$;
 comment on function durable.call_wake(bytea) is
   'Lets an attempt be polled at once instead of at its next time, for a webhook of the backend: select durable.call_wake(execution_key). If it is polled at this moment, once more afterwards. False if it has ended. Any number of times.';
 
-create or replace function durable._leave_attempt(p_execution_key bytea, p_scope text, p_node bytea)
+create or replace function durable._is_waited_for(p_execution_key bytea, p_scope text, p_node bytea)
+returns boolean language sql stable
+as $$
+  select exists (select from durable._call_waiters w
+                 where w.execution_key = p_execution_key and w.scope = p_scope and w.node_id = p_node and w.anonymous)
+      or exists (select from durable._call_steps s
+                 where s.execution_key = p_execution_key and s.scope = p_scope and s.node_id = p_node and not s.has_left)
+$$;
+comment on function durable._is_waited_for(bytea, text, bytea) is
+  'Whether a step, or a caller who named none, still waits for an attempt in a scope.';
+
+create or replace function durable._leave_attempt(p_execution_key bytea, p_scope text, p_node bytea, p_step text)
 returns text language plpgsql volatile
 as $$
 declare
@@ -62,17 +73,25 @@ begin
   if v_attempt.ended_at is not null or not durable._is_live(p_execution_key, v_now) then
     return 'ended';
   end if;
-  delete from durable._call_waiters w where w.execution_key = p_execution_key and w.scope = p_scope and w.node_id = p_node;
-  if exists (select from durable._call_waiters w where w.execution_key = p_execution_key) then
+  update durable._call_steps s set has_left = true
+  where s.execution_key = p_execution_key and s.scope = p_scope and s.node_id = p_node
+    and (p_step is null or s.step_id = p_step);
+  if p_step is not null and durable._is_waited_for(p_execution_key, p_scope, p_node) then
+    return 'left';
+  elsif exists (select from durable._call_waiters w
+                where w.execution_key = p_execution_key and (w.scope, w.node_id) <> (p_scope, p_node)) then
+    delete from durable._call_waiters w where w.execution_key = p_execution_key and w.scope = p_scope and w.node_id = p_node;
     return 'left';
   end if;
+  -- the last waiter stays: a retry makes the call as this one was made
   perform durable._give_up(v_attempt, 'cancelled', 'the last caller cancelled it', null, v_now, 'rejected_canceled');
   return 'cancelled';
 end
 $$;
-comment on function durable._leave_attempt(bytea, text, bytea) is 'Ends the wait of a scope for an attempt; the last one to leave cancels it. The caller has the locks of the settlement.';
+comment on function durable._leave_attempt(bytea, text, bytea, text) is
+  'Ends the wait of a step for an attempt, or of its whole scope; the last one to leave cancels it. The caller has the locks of the settlement.';
 
-create or replace function durable._live_attempts_of(p_scope text, p_node bytea)
+create or replace function durable._live_attempts_of(p_scope text, p_node bytea, p_step text)
 returns bytea[] language plpgsql stable
 as $$
 begin
@@ -80,30 +99,42 @@ begin
     select w.execution_key from durable._call_waiters w
     join durable._call_attempts a on a.execution_key = any (array[w.execution_key]) and durable._is_open(a)
     where w.scope = p_scope and w.node_id = p_node and durable._is_live(w.execution_key, durable._now_ms())
+      and (p_step is null or exists (select from durable._call_steps s
+                                     where s.step_id = p_step and not s.has_left
+                                       and (s.execution_key, s.scope, s.node_id) = (w.execution_key, p_scope, p_node)))
     order by durable._call_promise(w.execution_key));
 end
 $$;
-comment on function durable._live_attempts_of(text, bytea) is 'Attempts under way for which a scope waits, in the order of their promises.';
+comment on function durable._live_attempts_of(text, bytea, text) is
+  'Attempts under way for which a scope, or one step there, waits, in the order of their promises.';
 
-create or replace function durable.call_cancel(scope text, node bytea)
+create or replace function durable.call_cancel(scope text, node bytea, step_id text default null)
 returns text language plpgsql volatile
 as $$
 declare
-  v_keys bytea[] := durable._live_attempts_of($1, $2);
+  v_keys bytea[] := durable._live_attempts_of($1, $2, $3);
   v_key bytea;
   v_left text;
   v_answer text := 'not_running';
 begin
   perform durable._lock_settlement(array(select durable._call_promise(k) from unnest(v_keys) k));
   foreach v_key in array v_keys loop
-    v_left := durable._leave_attempt(v_key, $1, $2);
+    v_left := durable._leave_attempt(v_key, $1, $2, $3);
     v_answer := case when 'cancelled' in (v_answer, v_left) then 'cancelled' when v_left = 'left' then 'left' else v_answer end;
   end loop;
   return v_answer;
 end
 $$;
-comment on function durable.call_cancel(text, bytea) is
-  'Gives up a call in a scope: select durable.call_cancel(''exp-7'', node). cancelled: nobody else waited, so the attempt ends and its adapter is asked to cancel the job; left: others wait, so it goes on for them; not_running: there was none. Nothing is recorded as a result.';
+comment on function durable.call_cancel(text, bytea, text) is
+  'Gives up a call in a scope: select durable.call_cancel(''exp-7'', node). That ends the waits of all that have called there; with step_id only the wait of that step. cancelled: nobody else waited, so the attempt ends and its adapter is asked to cancel the job; left: others wait, so it goes on for them; not_running: there was none. Nothing is recorded as a result.';
+
+create or replace function durable._request_of(p_id bytea)
+returns jsonb language sql stable
+as $$
+  select durable._plain_json(durable.datum(o.refs[2])) from durable._objects o
+  where o.id = p_id and durable.closure_status(o.id) = 'ok'
+$$;
+comment on function durable._request_of(bytea) is 'The content of a request, as it was given; null: none, or excised.';
 
 create or replace function durable._call_of(p_scope text, p_node bytea)
 returns durable._call language plpgsql stable
@@ -124,7 +155,8 @@ begin
   v_call.salt := '';
   v_call.share := true;
   v_call.cache_errors := false;
-  select c.salt, a.share into v_call.salt, v_call.share
+  select c.salt, a.share, a.deadline - a.created_at, durable._request_of(a.request_id)
+  into v_call.salt, v_call.share, v_call.timeout_ms, v_call.request
   from durable._call_waiters w
   join durable._call_attempts a on a.execution_key = any (array[w.execution_key])
   join durable._calls c on c.value_key = any (array[a.value_key])
@@ -134,7 +166,7 @@ begin
   return v_call;
 end
 $$;
-comment on function durable._call_of(text, bytea) is 'A call that a scope has made before, as it made it: with its salt, and shared or not. WF001.';
+comment on function durable._call_of(text, bytea) is 'A call that a scope has made before, as its newest attempt there was made: salt, time limit and request, shared or not. WF001.';
 
 create or replace function durable.call_retry(scope text, node bytea, step_id text default null, request jsonb default null)
 returns jsonb language plpgsql volatile
@@ -143,13 +175,13 @@ declare
   v_call durable._call := durable._call_of($1, $2);
 begin
   v_call.step_id := $3;
-  v_call.request := $4;
+  v_call.request := coalesce($4, v_call.request);
   v_call.forced := true;
   return durable._begin_call(v_call);
 end
 $$;
 comment on function durable.call_retry(text, bytea, text, jsonb) is
-  'Runs a call again, whether it failed, was given up, or has a result that is to be replaced: select durable.call_retry(''exp-7'', node). Joins an attempt that is under way. The new result replaces the pin of this scope; the old execution stays in the history. Answers as durable.call_begin. WF001, WF013, WF014.';
+  'Runs a call again, whether it failed, was given up, or has a result that is to be replaced: select durable.call_retry(''exp-7'', node). Joins an attempt that is under way. A new one has the time limit and the request of the newest one before, unless a request is given. The new result replaces the pin of this scope; the old execution stays in the history. Answers as durable.call_begin. WF001, WF013, WF014.';
 
 create or replace function durable.call_invalidate(function text default null, value_key bytea default null)
 returns integer language plpgsql volatile

@@ -206,7 +206,7 @@ begin
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
   return durable._value_answer(v_answer) || jsonb_strip_nulls(jsonb_build_object(
-    'scope', v_scope, 'function', p_function, 'name', p_options -> 'name'));
+    'scope', v_scope, 'function', p_function, 'name', p_options -> 'name', 'step', p_step));
 end
 $$;
 comment on function durable.call_v1(text, jsonb, jsonb, text, text) is
@@ -242,15 +242,15 @@ end
 $$;
 comment on function durable.call_value_v1(text) is 'For clients and as a step of a workflow: the value of a DAG, tagged. WF001, WF004, WF015.';
 
-create or replace function durable.call_leave_v1(p_scope text, p_node text)
+create or replace function durable.call_leave_v1(p_scope text, p_node text, p_step text)
 returns boolean language plpgsql volatile
 as $$
 begin
-  return durable.call_cancel(p_scope, durable._unhex(p_node)) = 'cancelled';
+  return durable.call_cancel(p_scope, durable._unhex(p_node), p_step) = 'cancelled';
 end
 $$;
-comment on function durable.call_leave_v1(text, text) is
-  'For clients and as a step of a workflow: a scope waits for a call no longer; true if its attempt ended by that. WF001, WF004.';
+comment on function durable.call_leave_v1(text, text, text) is
+  'As a step of a workflow: the earlier step p_step waits for its call no longer; true if the attempt ended by that. WF004.';
 
 create or replace function durable.call_inputs_v1(p_execution_key bytea)
 returns jsonb language plpgsql volatile
