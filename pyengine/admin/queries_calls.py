@@ -100,9 +100,9 @@ def pins(conn: Connection[TupleRow], id: str) -> list[dict[str, Any]]:
     )
 
 
-def value(conn: Connection[TupleRow], dag: str) -> Any:
-    """Return the value of a DAG, with its types."""
-    return _scalar(conn, "select durable.dag_value(decode(%s, 'hex'))", dag)
+def value(conn: Connection[TupleRow], dag: str, scope: str) -> Any:
+    """Return the value of a DAG in a scope, with its types."""
+    return _scalar(conn, "select durable.dag_value(decode(%s, 'hex'), %s)", dag, scope)
 
 
 def history(conn: Connection[TupleRow], id: str) -> list[dict[str, Any]]:

@@ -133,7 +133,8 @@ class Handle(NodeSource, Generic[R_co]):
         self._found = found = await begun
         if found.get("status") is None:
             await self._settled(found["promise"])
-            ended = await self._within.call_step(RESULT, (found["execution_key"], found["node"]), {})
+            asked = (found["execution_key"], found["node"], found["scope"])
+            ended = await self._within.call_step(RESULT, asked, {})
             self._found = found = {**found, **ended}
         return read_outcome(found)
 
@@ -165,7 +166,7 @@ class Handle(NodeSource, Generic[R_co]):
         """Return the value: of the record, if it was small enough, else by a step."""
         if "value" in self._found:
             return self._bound.read(self._found["value"])
-        return self._bound.read(await self._within.call_step(VALUE, (outcome.dag,), {}))
+        return self._bound.read(await self._within.call_step(VALUE, (outcome.dag, self._found["scope"]), {}))
 
     def __repr__(self) -> str:
         return f"<call {self.function} {self.node or 'that waits for its inputs'}>"

@@ -189,8 +189,10 @@ class IndexCall(NodeSource, Generic[T_co]):
         outcome = read_outcome(self._found)
         if outcome.status != "ok":
             return outcome
-        known = "value" in self._found
-        tagged = self._found["value"] if known else await self._index._ask(CALL_VALUE, outcome.dag)
+        if "value" in self._found:
+            tagged = self._found["value"]
+        else:
+            tagged = await self._index._ask(CALL_VALUE, outcome.dag, self._index.name)
         return msgspec.structs.replace(outcome, value=self._bound.read(tagged))
 
     async def result(self, *, timeout: Duration | None = None) -> T_co:
@@ -233,7 +235,7 @@ class IndexCall(NodeSource, Generic[T_co]):
 
     async def _read_end(self) -> None:
         if not self.done() and self.execution_key is not None:
-            ended = await self._index._ask(CALL_RESULT, self.execution_key, self.node)
+            ended = await self._index._ask(CALL_RESULT, self.execution_key, self.node, self._index.name)
             self._found = {**self._found, **ended}
 
     def __repr__(self) -> str:

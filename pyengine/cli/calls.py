@@ -92,7 +92,7 @@ def show(at: Invocation, call: Node) -> None:
         document["attempts"] = queries_calls.history(db.conn, document["node"])
         document["unserved"] = queries_calls.unserved(db.conn, document["node"])
         for pin in document["pins"]:
-            pin["value"] = queries_calls.value(db.conn, pin["dag"])
+            pin["value"] = queries_calls.value(db.conn, pin["dag"], pin["scope"])
     at.out.answer(document, lambda console: _print_call(console, document))
 
 

@@ -152,4 +152,4 @@ def test_a_commit_of_a_container(scene: Scene) -> None:
     commit = scene.one("select durable.call_commit_v1('s', %s, 'both')", root)
     tree = scene.one("select refs[1] from durable._objects where id = %s", bytes.fromhex(commit))
     made = scene.one("select refs[1] from durable._objects where id = %s", tree)
-    assert scene.one("select durable.dag_value(%s)", made) == {"list": [{"string": "a"}, {"i64": 2}]}
+    assert scene.one("select durable.dag_value(%s, 's')", made) == {"list": [{"string": "a"}, {"i64": 2}]}

@@ -84,7 +84,7 @@ def test_a_promise_that_is_resolved_by_hand(scene: Scene, clock: Clock) -> None:
     again = scene.begin()
     assert (again["at"], again["generation"]) == ("started", 1)
     scene.one("select durable.call_sweep_v1()")
-    ended = scene.one("select durable.call_result_v1(%s, %s)", answer["execution_key"], answer["node"])
+    ended = scene.one("select durable.call_result_v1(%s, %s, 's')", answer["execution_key"], answer["node"])
     assert (ended["status"], ended["error"]["code"]) == ("aborted", "settled_by_hand")
     assert scene.count("_pins") == 0
 

@@ -119,7 +119,7 @@ def test_references_from_outside_keep(
 
 
 def test_an_exec_stays_with_its_node(conn: Connection, clock: Clock) -> None:
-    """As long as a DAG has the node: a reader of the DAG looks for its result."""
+    """As long as a DAG has the node: people can see what it has given."""
     node = call(conn, literal(conn, 1))
     made = put(conn, "exec", "ok", None, [node, dag(conn, literal(conn, 2))])
     top = put(conn, "tree", "", None, [dag(conn, node)], names=["a"])

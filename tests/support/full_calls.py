@@ -103,7 +103,7 @@ def _of_adapters(conn: Connection, tag: str) -> Iterator[tuple[str, Call]]:
     ask(conn, (lease, ([adapter],)))
     done = json.dumps({"class": "done", "outcome": "ok", "value": {"i64": 7}})
     yield "report_that_is_done", (report, (key, 2, done))
-    yield "call_result", ("select durable.call_result_v1(%s, %s)", (key.hex(), node.hex()))
+    yield "call_result", ("select durable.call_result_v1(%s, %s, %s)", (key.hex(), node.hex(), tag))
     yield "pinned_hit", (begin, (tag, function, "1"))
     ask(conn, ("select version from durable.scope_open(%s)", (f"{tag}3",)))
     yield "shared_hit", (begin, (f"{tag}3", function, "1"))

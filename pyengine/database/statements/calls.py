@@ -23,13 +23,13 @@ CALL = Procedure(
 )
 
 CALL_RESULT = Procedure(
-    signature="(execution key, node) -> json of how the attempt ended; status null while it goes on",
-    sql="select durable.call_result_v1($1::text, $2::text)::text as answer",
+    signature="(execution key, node, scope) -> json of how the attempt ended; status null while it goes on",
+    sql="select durable.call_result_v1($1::text, $2::text, $3::text)::text as answer",
 )
 
 CALL_VALUE = Procedure(
-    signature="(dag) -> tagged json of its root",
-    sql="select durable.call_value_v1($1::text)::text as answer",
+    signature="(dag, scope) -> tagged json of its root",
+    sql="select durable.call_value_v1($1::text, $2::text)::text as answer",
 )
 
 CALL_CANCEL = Procedure(

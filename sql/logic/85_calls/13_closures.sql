@@ -2,15 +2,6 @@
 -- something was excised. From then on each top is walked once for each excision, and a walk stops at tops that were walked
 -- before.
 
-create or replace function durable._recorded_result(p_node bytea)
-returns bytea language sql stable
-as $$
-  select e.refs[2] from durable._objects e
-  where e.kind = 'exec' and e.refs[1] = p_node and e.sub = 'ok' order by e.created_at, e.id limit 1
-$$;
-comment on function durable._recorded_result(bytea) is
-  'The result of a call or builtin where no scope is asked: the first one that was recorded, so it stays the same. Null: none. Collection keeps it as long as a DAG has the node.';
-
 create or replace function durable._is_whole(p_id bytea, p_excision integer)
 returns boolean language sql stable
 as $$
@@ -19,18 +10,14 @@ as $$
     union
     select r.id from reached w
     join durable._objects o on o.id = any (array[w.id])
-    cross join lateral (
-      select unnest(o.refs) as id
-      union all
-      select durable._recorded_result(o.refs[1]) where o.kind = 'dag') r
-    where r.id is not null
-      and not exists (select from durable._closures c
+    cross join lateral unnest(o.refs) r (id)
+    where not exists (select from durable._closures c
                       where c.id = any (array[w.id]) and c.is_whole and c.excision >= p_excision)
   )
   select not exists (select from reached w join durable._objects o on o.id = any (array[w.id]) where o.excised_at is not null)
 $$;
 comment on function durable._is_whole(bytea, integer) is
-  'Whether nothing that an object reaches was excised: a walk that stops at what was walked since this excision. A DAG whose root is a call reaches the result of that.';
+  'Whether nothing that an object reaches was excised: a walk that stops at what was walked since this excision. The result of a call is not reached through its node: a scope pins it.';
 
 create or replace function durable._remember_closure(p_id bytea, p_is_whole boolean, p_excision integer)
 returns void language plpgsql volatile

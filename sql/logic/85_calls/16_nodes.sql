@@ -161,7 +161,16 @@ end
 $$;
 comment on function durable.dag(bytea) is 'A DAG as people read it: its root with its value, and its named nodes. WF001, WF015.';
 
-create or replace function durable._value_end(p_dag bytea)
+create or replace function durable._pinned_result(p_scope text, p_node bytea)
+returns bytea language sql stable
+as $$
+  select e.refs[2] from durable._pins p join durable._objects e on e.id = any (array[p.exec_id])
+  where p.scope = p_scope and p.node_id = p_node and e.sub = 'ok'
+$$;
+comment on function durable._pinned_result(text, bytea) is
+  'The result of a call or builtin in a scope, by its pin; null: none. Execs that a scope has not pinned may come from anywhere, and count for nothing.';
+
+create or replace function durable._value_end(p_scope text, p_dag bytea)
 returns durable._objects language plpgsql stable
 as $$
 declare
@@ -169,27 +178,45 @@ declare
   v_next durable._objects;
   v_end durable._objects;
 begin
-  -- only a call whose result is that call itself leads further than this
+  -- only calls whose results are calls of each other lead further than this
   for v_step in 1..1000 loop
     select * into v_next from durable._objects o where o.id = v_id;
     exit when not found;
     v_end := v_next;
     exit when v_end.kind = 'datum' or v_end.excised_at is not null;
     v_id := case when v_end.kind = 'dag' or v_end.sub in ('literal', 'import') then v_end.refs[1]
-                 else durable._recorded_result(v_end.id) end;
+                 else durable._pinned_result(p_scope, v_end.id) end;
   end loop;
   return v_end;
 end
 $$;
-comment on function durable._value_end(bytea) is
-  'Where the way from a DAG to its value ends: through its root, DAGs that it imports, and recorded results of calls. A datum is the value; an excised object or a call without a result is why there is none; all null: there is no such DAG.';
+comment on function durable._value_end(text, bytea) is
+  'Where the way from a DAG to its value ends: through its root, DAGs that it imports, and results of calls that the scope has pinned. A datum is the value; an excised object or a call without a result is why there is none; all null: there is no such DAG.';
 
-create or replace function durable._dag_datum(p_dag bytea)
+create or replace function durable._dag_datum(p_scope text, p_dag bytea)
 returns bytea language sql stable
-as $$ select e.id from durable._value_end(p_dag) e where e.kind = 'datum' and e.excised_at is null $$;
-comment on function durable._dag_datum(bytea) is 'The datum that a DAG stands for; null: it has no value that can be read.';
+as $$ select e.id from durable._value_end(p_scope, p_dag) e where e.kind = 'datum' and e.excised_at is null $$;
+comment on function durable._dag_datum(text, bytea) is 'The datum that a DAG stands for in a scope; null: it has no value there that can be read.';
 
-create or replace function durable.dag_value(id bytea)
+create or replace function durable._readable_in(p_scope text, p_dag bytea)
+returns text language plpgsql volatile
+as $$
+declare
+  v_status text := durable.closure_status(p_dag);
+  v_end durable._objects;
+begin
+  if v_status = 'ok' then
+    v_end := durable._value_end(p_scope, p_dag);
+    return case when v_end.excised_at is not null then 'excised'
+                when v_end.kind = 'datum' then durable.closure_status(v_end.id) else 'missing' end;
+  end if;
+  return v_status;
+end
+$$;
+comment on function durable._readable_in(text, bytea) is
+  'Whether a scope can read a result: ok, with all that it reaches; missing: it is not here, or its root is a call that the scope has no result of; excised.';
+
+create or replace function durable.dag_value(id bytea, scope text default null)
 returns jsonb language plpgsql stable
 as $$
 declare
@@ -198,14 +225,16 @@ begin
   if not exists (select from durable._objects o where o.id = $1 and o.kind = 'dag') then
     perform durable._fail_not_found('DAG', durable._hex($1), 'Read the ids from durable.objects.');
   end if;
-  v_end := durable._value_end($1);
+  v_end := durable._value_end($2, $1);
   if v_end.excised_at is not null then
     perform durable._fail_excised(v_end.id);
   elsif v_end.kind <> 'datum' then
-    perform durable._fail_input_unresolved(v_end.id, 'it is a call that has given no result yet');
+    perform durable._fail_input_unresolved(
+      v_end.id, case when $2 is null then 'the result of a call is read in a scope'
+                     else format('it has no result in scope %L', $2) end);
   end if;
   return durable._datum_json(v_end.id);
 end
 $$;
-comment on function durable.dag_value(bytea) is
-  'The value of a DAG, with its types: that of its root, through imports. A root that is a call has the first result that was recorded for it, whatever a scope pins. WF001, WF014 if there is none, WF015.';
+comment on function durable.dag_value(bytea, text) is
+  'The value of a DAG, with its types: that of its root, through imports. A root that is a call or builtin has the result that the scope has pinned: select durable.dag_value(dag, ''exp-7''). WF001, WF014 if there is none, WF015.';

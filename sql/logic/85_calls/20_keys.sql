@@ -114,9 +114,9 @@ begin
   into value_ids, execs from (
     select i.place, coalesce(p.exec_id, durable._no_object()) as exec, case
         when o.sub = 'literal' then o.refs[1]
-        when o.sub = 'import' then durable._dag_datum(o.refs[1])
+        when o.sub = 'import' then durable._dag_datum(p_scope, o.refs[1])
         when e.sub = 'ok' and o.sub = 'builtin' then e.refs[2]
-        when e.sub = 'ok' then durable._dag_datum(e.refs[2]) end as value
+        when e.sub = 'ok' then durable._dag_datum(p_scope, e.refs[2]) end as value
     from unnest(p_nodes) with ordinality as i (id, place)
     left join durable._objects o on o.id = any (array[i.id]) and o.kind = 'node'
     left join durable._pins p on p.scope = p_scope and p.node_id = any (array[i.id]) and o.sub in ('call', 'builtin')

@@ -29,7 +29,7 @@ begin
 end
 $$;
 comment on function durable._is_used_by_calls(durable._objects, bigint) is
-  'Whether a pin, step, attempt or claim needs an object. Results of attempts are shared for the setting call_results_days. An exec also stays as long as a DAG or node has its node, because a reader of the DAG looks for it.';
+  'Whether a pin, step, attempt or claim needs an object. Results of attempts are shared for the setting call_results_days. An exec also stays as long as a DAG or node has its node, so that people can see what it has given.';
 
 create or replace function durable._is_used(p_object durable._objects, p_before bigint, p_now bigint)
 returns boolean language plpgsql stable

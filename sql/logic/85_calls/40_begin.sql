@@ -125,7 +125,7 @@ language plpgsql volatile
 as $$
 begin
   select p.exec_id, case when e.excised_at is not null then 'excised' when e.id is null then 'missing'
-                         else durable.closure_status(e.refs[2]) end
+                         else durable._readable_in(p_call.scope, e.refs[2]) end
   into exec_id, status
   from durable._pins p left join durable._objects e on e.id = any (array[p.exec_id])
   where p.scope = p_call.scope and p.node_id = p_call.node;
@@ -148,7 +148,7 @@ begin
     order by a.generation desc limit 1;
     -- from here to the commit collection passes over it
     perform durable._lock_objects(array[v_attempt.outcome_dag]);
-    if durable.closure_status(v_attempt.outcome_dag) is distinct from 'ok' then
+    if durable._readable_in(p_call.scope, v_attempt.outcome_dag) is distinct from 'ok' then
       return null;
     end if;
   end if;

@@ -55,7 +55,7 @@ $$;
 comment on function durable._put_result(jsonb) is
   'The DAG that a done report names, after the objects that come with it are put. The short forms value (tagged JSON) and error become a DAG with one literal, which has the id that it would have if the adapter had published it.';
 
-create or replace function durable._result_flaw(p_dag bytea)
+create or replace function durable._result_flaw(p_execution_key bytea, p_dag bytea)
 returns text language plpgsql volatile
 as $$
 declare
@@ -71,11 +71,14 @@ begin
   v_status := durable.closure_status(p_dag);
   return case when v_status = 'missing' then 'missing'
               when v_status <> 'ok' then format('the result %s is not whole: %s', encode(p_dag, 'hex'), v_status)
-              when durable._dag_datum(p_dag) is null
+              when durable._dag_datum(null, p_dag) is null
+                   and not exists (select from durable._call_waiters w
+                                   where w.execution_key = p_execution_key and durable._dag_datum(w.scope, p_dag) is not null)
                 then format('the root of the result %s has no value', encode(p_dag, 'hex')) end;
 end
 $$;
-comment on function durable._result_flaw(bytea) is 'Why a DAG cannot be the result of a call, in words; missing: it is not here yet; null: it can.';
+comment on function durable._result_flaw(bytea, bytea) is
+  'Why a DAG cannot be the result of an attempt, in words; missing: it is not here yet; null: it can. Its root has a value for all, or is a call that one of the scopes that wait has a result of.';
 
 create or replace function durable._store_pending(
   p_attempt durable._call_attempts, p_report jsonb, p_now bigint)
@@ -232,7 +235,7 @@ begin
   if not found then
     perform durable._fail_not_found('attempt', encode(p_execution_key, 'hex'), 'Look at select * from durable.call_attempts.');
   elsif v_attempt.phase <> 'poll_adapter' and v_attempt.ended_at is null then
-    v_flaw := durable._result_flaw(v_attempt.outcome_dag);
+    v_flaw := durable._result_flaw(p_execution_key, v_attempt.outcome_dag);
     if v_flaw is null then
       v_pins := durable._put_pins(v_attempt);
     end if;
@@ -300,7 +303,7 @@ begin
     return 'busy';
   end;
   if not starts_with(v_state, 'integrate_') or not coalesce((p_report ->> 'integrate')::boolean, true)
-     or durable._result_flaw(v_dag) is not distinct from 'missing' then
+     or durable._result_flaw(p_execution_key, v_dag) is not distinct from 'missing' then
     return v_state;
   end if;
   -- its task and attempt are locked now: what cannot be pinned at once is left to call_integrate_v1, which pins first

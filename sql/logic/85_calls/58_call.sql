@@ -163,7 +163,7 @@ as $$
 $$;
 comment on function durable._given_up(jsonb) is 'Why an attempt was given up, as {code, message, cause}; the cause is its last failure.';
 
-create or replace function durable._value_answer(p_answer jsonb)
+create or replace function durable._value_answer(p_answer jsonb, p_scope text)
 returns jsonb language plpgsql volatile
 as $$
 declare
@@ -174,14 +174,14 @@ begin
   elsif p_answer ->> 'status' is null then
     return p_answer;
   end if;
-  v_value := durable.dag_value(durable._unhex(p_answer ->> 'dag'));
+  v_value := durable.dag_value(durable._unhex(p_answer ->> 'dag'), p_scope);
   if p_answer ->> 'status' = 'error' then
     return p_answer || jsonb_build_object('failure', v_value);
   end if;
   return case when octet_length(v_value::text) <= 65536 then p_answer || jsonb_build_object('value', v_value) else p_answer end;
 end
 $$;
-comment on function durable._value_answer(jsonb) is 'An answer with its value, if that has 64 KiB at most, or with what describes its failure.';
+comment on function durable._value_answer(jsonb, text) is 'An answer with its value in a scope, if that has 64 KiB at most, or with what describes its failure.';
 
 create or replace function durable.call_v1(p_function text, p_inputs jsonb, p_options jsonb, p_step text, p_switch text)
 returns jsonb language plpgsql volatile
@@ -205,14 +205,14 @@ begin
   if v_answer ->> 'at' = 'started' then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
-  return durable._value_answer(v_answer) || jsonb_strip_nulls(jsonb_build_object(
+  return durable._value_answer(v_answer, v_scope) || jsonb_strip_nulls(jsonb_build_object(
     'scope', v_scope, 'function', p_function, 'name', p_options -> 'name', 'step', p_step));
 end
 $$;
 comment on function durable.call_v1(text, jsonb, jsonb, text, text) is
   'For clients and as a step of a workflow: a call whose inputs are values, as durable._input_node reads them. p_step: whose answer it is; null: nobody''s. Answers as durable.call_begin does, with value (tagged) or failure, and status aborted for what was given up. Errors as there.';
 
-create or replace function durable.call_result_v1(p_key text, p_node text)
+create or replace function durable.call_result_v1(p_key text, p_node text, p_scope text)
 returns jsonb language plpgsql volatile
 as $$
 declare
@@ -223,24 +223,26 @@ begin
     perform durable._fail_not_found('attempt', p_key, 'Call again: the result may be pinned.');
   elsif v_attempt.exec_id is not null then
     return durable._value_answer(durable._call_answer('ended', durable._unhex(p_node),
-                                                      durable._exec_for(v_attempt, durable._unhex(p_node)), v_attempt) - 'at');
+                                                      durable._exec_for(v_attempt, durable._unhex(p_node)), v_attempt) - 'at',
+                                 p_scope);
   elsif v_attempt.ended_at is null and durable._is_live(v_attempt.execution_key, durable._now_ms()) then
     return '{"status": null}';
   end if;
   return jsonb_build_object('status', 'aborted', 'error', durable._given_up(durable._aborted_error(v_attempt)::jsonb));
 end
 $$;
-comment on function durable.call_result_v1(text, text) is
-  'For clients and as a step of a workflow: how an attempt ended for a node that waits for it; status null while it goes on. WF001, WF004.';
+comment on function durable.call_result_v1(text, text, text) is
+  'For clients and as a step of a workflow: how an attempt ended for a node of a scope that waits for it; status null while it goes on. WF001, WF004, WF014, WF015.';
 
-create or replace function durable.call_value_v1(p_dag text)
+create or replace function durable.call_value_v1(p_dag text, p_scope text)
 returns jsonb language plpgsql volatile
 as $$
 begin
-  return durable.dag_value(durable._unhex(p_dag));
+  return durable.dag_value(durable._unhex(p_dag), p_scope);
 end
 $$;
-comment on function durable.call_value_v1(text) is 'For clients and as a step of a workflow: the value of a DAG, tagged. WF001, WF004, WF015.';
+comment on function durable.call_value_v1(text, text) is
+  'For clients and as a step of a workflow: the value of a DAG in a scope, tagged. WF001, WF004, WF014, WF015.';
 
 create or replace function durable.call_leave_v1(p_scope text, p_node text, p_step text)
 returns boolean language plpgsql volatile
@@ -296,7 +298,7 @@ begin
   if v_answer ->> 'at' = 'started' then
     perform durable._hint('durable_ready', durable._now_ms());
   end if;
-  v_answer := durable._value_answer(v_answer);
+  v_answer := durable._value_answer(v_answer, $3);
   return case when v_answer ? 'value' then v_answer || jsonb_build_object('value', durable._plain_json(v_answer -> 'value'))
               when v_answer ? 'failure'
                 then (v_answer - 'failure') || jsonb_build_object('error', durable._plain_json(v_answer -> 'failure'))

@@ -223,6 +223,8 @@ begin
     when v_last.phase = 'integrate_error' then 'its last result is a failure, which is not shared'
     when durable.closure_status(v_last.outcome_dag) <> 'ok'
       then 'the result is gone: ' || durable.closure_status(v_last.outcome_dag)
+    when durable._readable_in(p_call.scope, v_last.outcome_dag) <> 'ok'
+      then 'its result is that of a call which has none in this scope'
     else 'its result is too old' end;
 end
 $$;
