@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from psycopg import Error
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
@@ -100,9 +101,17 @@ def pins(conn: Connection[TupleRow], id: str) -> list[dict[str, Any]]:
     )
 
 
-def value(conn: Connection[TupleRow], dag: str, scope: str) -> Any:
-    """Return the value of a DAG in a scope, with its types."""
-    return _scalar(conn, "select durable.dag_value(decode(%s, 'hex'), %s)", dag, scope)
+def value(conn: Connection[TupleRow], dag: str, scope: str) -> tuple[Any, str | None]:
+    """Return the value of a DAG in a scope, with its types. Without one, return None and the reason: a result
+    within it is missing or was excised.
+    """
+    try:
+        with conn.transaction():
+            return _scalar(conn, "select durable.dag_value(decode(%s, 'hex'), %s)", dag, scope), None
+    except Error as error:
+        if error.sqlstate not in ("WF014", "WF015"):
+            raise
+        return None, error.diag.message_detail
 
 
 def history(conn: Connection[TupleRow], id: str) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ def show(at: Invocation, call: Node) -> None:
         document["attempts"] = queries_calls.history(db.conn, document["node"])
         document["unserved"] = queries_calls.unserved(db.conn, document["node"])
         for pin in document["pins"]:
-            pin["value"] = queries_calls.value(db.conn, pin["dag"], pin["scope"])
+            pin["value"], pin["problem"] = queries_calls.value(db.conn, pin["dag"], pin["scope"])
     at.out.answer(document, lambda console: _print_call(console, document))
 
 
@@ -310,7 +310,8 @@ def _print_call(console: Console, document: dict[str, Any]) -> None:
         console.print(printable(f"  input {place}: {text}"), soft_wrap=True)
     for pin in document["pins"]:
         stale = ", computed from an input that was pinned before" if pin["stale"] else ""
-        text = f"  {pin['status']} in {pin['scope']}{stale}: {_plain(pin['value'])}"
+        found = _plain(pin["value"]) if pin["problem"] is None else f"no value: {pin['problem']}"
+        text = f"  {pin['status']} in {pin['scope']}{stale}: {found}"
         console.print(printable(text), soft_wrap=True)
     for one in document["attempts"]:
         took = span(one["ended_at"] - one["started_at"]) if one["ended_at"] else "goes on"

@@ -142,15 +142,18 @@ def test_joins_and_integrations_of_eight_sessions(dsn: str, open_scene: Scene, s
 def test_s38_workers_die_at_random(dsn: str, open_scene: Scene, seed: int) -> None:
     """Forty attempts whose workers stop after a lease, a poll or a stored outcome all reach their end."""
     scene = open_scene
+    # the pauses and the number of failures of a real adapter would make this take minutes
+    scene.one("select durable.set_setting('call_backoff_max_ms', '20')")
+    scene.one("select durable.set_setting('call_retries', '1000')")
     answers = [scene.begin([number]) for number in range(40)]
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
 
     def worker(number: int) -> None:
         chance = random.Random(seed + number)
         with scene_of(dsn) as mine:
             while time.monotonic() < end and mine.count("_call_attempts where ended_at is null"):
                 mine.one("select durable.tick_v1(100)")
-                for document in mine.lease(f"W{chance.random()}", most=3, ttl=50):
+                for document in mine.lease(f"W{chance.random()}", most=3, ttl=200):
                     try:
                         live(mine, document, chance)
                     except psycopg.Error as error:

@@ -68,6 +68,15 @@ def test_ls_and_show(at_database: Any, conn: Connection, sorted_call: str) -> No
         )
 
 
+def test_show_without_a_value(at_database: Any, conn: Connection, sorted_call: str) -> None:
+    """A pin whose result was excised is shown with the reason, and the rest of the call with it."""
+    conn.execute("select durable.object_excise(decode(result, 'hex'), 'secret') from durable.pins")
+    shown = at_database("call", "show", sorted_call)
+    assert (shown.code, "no value: " in shown.out, "attempt 0" in shown.out) == (0, True, True)
+    (pin,) = at_database("call", "show", sorted_call, "--json").document["pins"]
+    assert (pin["value"], "excised" in pin["problem"]) == (None, True)
+
+
 def test_push_and_pull(at_database: Any, conn: Connection, tmp_path: Path) -> None:
     """A head goes to a folder; one that is not there names what makes it."""
     url = f"file://{tmp_path}/shared"

@@ -72,13 +72,14 @@ $$;
 comment on function durable._try_lock_polls(bytea, integer) is 'The polls of an attempt up to a number, to be forgotten.';
 
 create or replace function durable._pause_after_loss(p_id text, p_lost integer)
-returns bigint language sql immutable parallel safe
+returns bigint language sql stable
 as $$
   select case when p_lost < 2 then 0
-              else (1000 * 2 ^ least(p_lost - 2, 8) * (1 + (hashtext(p_id) & 1023) / 1024.0))::bigint end
+              else least((1000 * 2 ^ least(p_lost - 2, 8) * (1 + (hashtext(p_id) & 1023) / 1024.0))::bigint,
+                         durable._setting_int('call_backoff_max_ms')) end
 $$;
 comment on function durable._pause_after_loss(text, integer) is
-  'How long an attempt waits that has lost so many leases in a row: the second time a second or two, and each next time twice as long. The times of two attempts differ, so one that kills its workers does not always kill the same others with them.';
+  'How long an attempt waits that has lost so many leases in a row: the second time a second or two, and each next time twice as long, up to call_backoff_max_ms. The times of two attempts differ, so one that kills its workers does not always kill the same others with them.';
 
 create or replace function durable._try_lock_due_attempts(p_adapters text[], p_worker text, p_most integer, p_now bigint)
 returns text[] language sql volatile
