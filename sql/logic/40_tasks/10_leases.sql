@@ -153,12 +153,13 @@ begin
         and durable._is_leased(t, p_versions[array_position(p_executions, t.execution)], now)))
     order by e);
 exception when lock_not_available then
-  -- the whole table is locked: nothing is renewed, and nothing is known to be lost
+  -- the whole table is locked: nothing is renewed, and nothing is known to be lost. The wait is short, because the worker
+  -- must be seen again before its leases are as old as their ttl
   now := durable._now_ms();
   lost := '{}';
   unrenewed := p_ids;
 end
-$$;
+$$ set lock_timeout = '250ms';
 comment on function durable._renew_leases(text, bigint[], text[], integer[]) is
   'Renews leases of a worker. lost: the executions whose lease it has no more. unrenewed: tasks that other sessions have locked, so that their leases stay as they are.';
 
