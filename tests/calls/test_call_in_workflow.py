@@ -375,7 +375,7 @@ def test_s51_a_step_whose_attempt_was_given_up_stays_so(lab: Lab, rows: Callable
     @lab.app.workflow
     async def go() -> list[Any]:
         try:
-            await ctx.call(lab.slow, 1, timeout="300ms")
+            await ctx.call(lab.slow, 1, timeout="2s")
         except CallAborted as error:
             code = error.code
         await ctx.receive("go on", type=int)
