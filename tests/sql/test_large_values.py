@@ -174,8 +174,13 @@ def test_random_values_are_read_as_they_were_written(conn: Connection, clock: Cl
         "not JSON " * 500,
         '{"broken": ' + "1" * 2000,
         "\x01\x1a" * 1000,
+        "[" + " " * 2000 + "]",
+        "{" + " " * 2000 + "}",
     ],
-    ids=["mark", "like a reference", "like a plain text", "mark within", "text", "broken", "binary"],
+    ids=[
+        *("mark", "like a reference", "like a plain text", "mark within", "text", "broken", "binary"),
+        *("empty list", "empty map"),
+    ],
 )
 def test_other_texts_are_read_as_they_were_written(conn: Connection, clock: Clock, text: str) -> None:
     """A payload of another codec may look like anything, even like a reference."""

@@ -28,23 +28,31 @@ returns text language sql immutable parallel safe
 as $$ select durable._sub() || encode(p_hash, 'hex') $$;
 comment on function durable._reference(bytea) is 'The reference to a stored value.';
 
+create or replace function durable._value_hash(p_data text)
+returns bytea language sql immutable parallel safe
+as $$ select sha256(convert_to(p_data, 'UTF8')) $$;
+comment on function durable._value_hash(text) is 'The hash of a stored value that is no list.';
+
 create or replace function durable._container_type(p_text text)
 returns text language plpgsql immutable
 as $$
 begin
-  return case when json_typeof(p_text::json) in ('array', 'object') then json_typeof(p_text::json) end;
+  return (
+    select case when t.type = 'array' and json_array_length(v.json) > 0
+                     or t.type = 'object' and exists (select from json_object_keys(v.json)) then t.type end
+    from (select p_text::json as json offset 0) v cross join lateral json_typeof(v.json) as t (type));
 exception when invalid_text_representation or untranslatable_character or statement_too_complex then
   return null;
 end
 $$;
 comment on function durable._container_type(text) is
-  'array or object for the JSON text of a list or map; null for every other text, which is stored whole.';
+  'array or object for the JSON text of a list or map with elements; null for every other text, which is stored whole.';
 
 create or replace function durable._insert_value(p_bucket integer, p_execution bigint, p_data text)
 returns text language plpgsql volatile
 as $$
 declare
-  v_hash bytea := sha256(convert_to(p_data, 'UTF8'));
+  v_hash bytea := durable._value_hash(p_data);
 begin
   insert into durable._journal_values (bucket, execution, hash, data) values (p_bucket, p_execution, v_hash, p_data)
   on conflict do nothing;
@@ -72,7 +80,7 @@ begin
     limit 1), 0);
   if v_known < v_count then
     insert into durable._journal_values (bucket, execution, hash, data)
-    select p_bucket, p_execution, sha256(convert_to(durable._plain(e.text), 'UTF8')), durable._plain(e.text)
+    select p_bucket, p_execution, durable._value_hash(e.text), e.text
     from unnest(p_texts[v_known + 1:]) as e (text) where e.text is not null
     on conflict do nothing;
     insert into durable._journal_values (bucket, execution, hash, prefix, data)
@@ -109,7 +117,7 @@ begin
   select array_agg(case when octet_length(e.text) between 256 and v_limit - 1 then e.text end order by e.ord),
          array_agg(case
            when octet_length(e.text) < 256 then e.text
-           when octet_length(e.text) < v_limit then durable._reference(sha256(convert_to(durable._plain(e.text), 'UTF8')))
+           when octet_length(e.text) < v_limit then durable._reference(durable._value_hash(e.text))
            else durable._store_value(p_bucket, p_execution, e.text, p_levels - 1) end order by e.ord)
   into v_texts, v_forms
   from (select a.value::text as text, a.ord from json_array_elements(p_text::json) with ordinality as a (value, ord)) e;

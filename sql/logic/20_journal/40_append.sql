@@ -402,9 +402,7 @@ returns void language plpgsql volatile
 as $$
 begin
   insert into durable._journal (bucket, execution, seq, ts, type, data)
-  select p_bucket, e, 0, p_now, 'execution_started',
-         durable._stored_text(p_bucket, e, p_data)
-  from unnest(p_executions) e;
+  select p_bucket, e, 0, p_now, 'execution_started', durable._stored_text(p_bucket, e, p_data) from unnest(p_executions) e;
 end
 $$;
 comment on function durable._write_started(bigint[], integer, text, bigint) is

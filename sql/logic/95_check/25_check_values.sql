@@ -41,7 +41,7 @@ as $$
   from known k where not k.is_referred
   union all
   select 'LV-3 value_is_under_its_hash', v.execution::text, format('value %s', encode(v.hash, 'hex'))
-  from stored v where v.prefix is null and v.hash <> sha256(convert_to(v.data, 'UTF8'))
+  from stored v where v.prefix is null and v.hash <> durable._value_hash(v.data)
   union all
   select 'LV-4 value_is_in_the_partition_of_its_journal', v.execution::text,
          format('value %s in %s, journal in %s', encode(v.hash, 'hex'), v.bucket, h.bucket)
