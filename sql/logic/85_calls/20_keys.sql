@@ -6,6 +6,11 @@ returns text language sql immutable parallel safe
 as $$ select 'call:' || encode(p_execution_key, 'hex') $$;
 comment on function durable._call_promise(bytea) is 'Id of the promise of an attempt.';
 
+create or replace function durable._call_key(p_promise text)
+returns bytea language sql immutable parallel safe
+as $$ select case when p_promise ~ '^call:[0-9a-f]{64}$' then decode(substr(p_promise, 6), 'hex') end $$;
+comment on function durable._call_key(text) is 'The execution key in the id of the promise of an attempt; null for any other id.';
+
 create or replace function durable._execution_key(p_value_key bytea, p_generation integer)
 returns bytea language sql immutable parallel safe
 as $$ select durable._object_id('key', 'exec', int4send(p_generation), array[p_value_key], '{}') $$;

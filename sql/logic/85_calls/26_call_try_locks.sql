@@ -90,8 +90,8 @@ as $$
       select t.id, t.priority, t.retry_at from durable._tasks t
       where t.queue = 'adapter:' || a.adapter and t.state = 'pending' and t.workflow is null and t.retry_at <= p_now
         -- a promise that somebody made for this target is no attempt; with any () the attempt is looked up by its key
-        and case when t.id ~ '^call:[0-9a-f]{64}$' then exists (
-              select from durable._call_attempts a where a.execution_key = any (array[decode(substr(t.id, 6), 'hex')])) end
+        and case when durable._call_key(t.id) is not null then exists (
+              select from durable._call_attempts a where a.execution_key = any (array[durable._call_key(t.id)])) end
         and t.deadline > p_now and (t.crashes < 2 or t.retry_at + durable._pause_after_loss(t.id, t.crashes) <= p_now)
         and (t.released_until is null or t.released_until <= p_now
              or (p_worker <> all (t.released_by) and cardinality(t.released_by) < 16))

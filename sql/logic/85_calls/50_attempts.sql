@@ -49,7 +49,7 @@ create or replace function durable._lease_document(p_task durable._tasks)
 returns jsonb language plpgsql stable
 as $$
 declare
-  v_key bytea := decode(substr(p_task.id, 6), 'hex');
+  v_key bytea := durable._call_key(p_task.id);
 begin
   return durable._call_document('poll', v_key, p_task.version, p_task.deadline)
          || case when durable._lost_too_often(v_key, p_task.crashes) then jsonb_build_object('lost', p_task.crashes)

@@ -244,9 +244,9 @@ begin
     cross join lateral (
       select t.id from durable._tasks t
       where t.queue = 'adapter:' || m.adapter and t.state = 'pending' and t.workflow is null and t.retry_at <= v_waiting
-        and t.id ~ '^call:[0-9a-f]{64}$'
+        and durable._call_key(t.id) is not null
       order by t.priority, t.retry_at limit p_limit) t
-    join durable._call_attempts a on a.execution_key = any (array[decode(substr(t.id, 6), 'hex')])
+    join durable._call_attempts a on a.execution_key = any (array[durable._call_key(t.id)])
     where durable._is_open(a) limit p_limit;
 end
 $$;

@@ -132,9 +132,8 @@ as $$
     select p.id, p.state from durable._promises p
     where p.id >= durable._call_promise(s.first) and p.id < durable._call_promise(s.beyond) and p.state = 'pending'
     offset 0) x
-  where x.id ~ '^call:[0-9a-f]{64}$'
-    and not exists (select from durable._call_attempts a
-                    where a.execution_key = any (array[decode(substr(x.id, 6), 'hex')]))
+  where durable._call_key(x.id) is not null
+    and not exists (select from durable._call_attempts a where a.execution_key = any (array[durable._call_key(x.id)]))
 $$;
 comment on function durable._check_call_promises(bytea[], bytea[]) is 'The law of promises with the ids of attempts.';
 

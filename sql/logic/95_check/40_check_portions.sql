@@ -234,7 +234,7 @@ begin
   return query select x.law, x.id, x.detail
     from durable._check_ids(v_ids, array(select durable._after(i) from unnest(v_ids) i)) x;
   return query select * from durable._check_keys_of_calls(array(
-    select decode(substr(i, 6), 'hex') from unnest(v_ids) i where i ~ '^call:[0-9a-f]{64}$'));
+    select durable._call_key(i) from unnest(v_ids) i where durable._call_key(i) is not null));
   return query select * from durable._check_pins_since(p_since);
   return query select * from durable._check_objects_since(p_since);
 end
@@ -398,7 +398,7 @@ create or replace function durable._check_named(p_id text)
 returns setof durable.check_record language plpgsql stable
 as $$
 declare
-  v_key bytea := case when p_id ~ '^call:[0-9a-f]{64}$' then decode(substr(p_id, 6), 'hex') end;
+  v_key bytea := durable._call_key(p_id);
   v_is_promise boolean := exists (select from durable._promises p where p.id = p_id);
   v_is_attempt boolean := exists (select from durable._call_attempts a where a.execution_key = v_key);
   v_is_scope boolean := exists (select from durable._refs r where r.name = p_id)
