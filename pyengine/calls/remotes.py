@@ -180,7 +180,9 @@ class FileRemote:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-            raise InvalidRequest(f"{url!r} is no folder; a remote is file:///a/folder")
+            raise InvalidRequest(
+                f"{url!r} is no folder; a remote is file:///a/folder, or postgresql://host/name"
+            )
         self._folder = Path(unquote(parts.path))
 
     def push(self, manifest: Manifest) -> None:

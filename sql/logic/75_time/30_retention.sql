@@ -340,7 +340,7 @@ begin
   end if;
   if not coalesce($3 ->> 'run' ~ E'^\\d{1,18}$' or ($3 ->> 'created_at' ~ E'^\\d{1,16}$' and $3 ->> 'id' is not null),
                   $3 is null) then
-    perform durable._fail_invalid('A purge goes on behind what the one before it answered as more, or begins anew (null).');
+    perform durable._fail_invalid('A purge continues where the one before it ended (after => its more), or starts again (null).');
   end if;
   perform durable._check_may_lock();
   v_before := greatest(durable._now_ms() - durable._ms($1), 0);

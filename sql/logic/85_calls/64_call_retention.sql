@@ -69,7 +69,7 @@ begin
 end
 $$;
 comment on function durable._purge_steps(text, integer, bigint) is
-  'Stage 2: answers to steps of runs that were removed, and to steps of nobody from before an instant (null: none). A step whose attempt goes on stays.';
+  'Stage 2: answers to steps of runs that were removed, and those without a run from before an instant (null: none). A step whose attempt goes on stays.';
 
 create or replace function durable._purge_pin_log(
   p_after text, p_limit integer, p_before bigint, out removed integer, out last text)
@@ -301,7 +301,7 @@ begin
   elsif not coalesce($3 ->> 'after' ~ case when $3 ->> 'stage' in ('scopes', 'steps', 'snapshots') then ''
                                            when $3 ->> 'stage' in ('attempts', 'keys', 'claims') then '^([0-9a-f]{64})?$'
                                            when $3 ->> 'stage' = 'pins' then E'^\\d{0,18}$' end, $3 is null) then
-    perform durable._fail_invalid('A purge goes on behind what the one before it answered as more, or begins anew (null).');
+    perform durable._fail_invalid('A purge continues where the one before it ended (after => its more), or starts again (null).');
   end if;
   perform durable._check_may_lock();
   v_before := greatest(durable._now_ms() - durable._ms($1), 0);
@@ -317,7 +317,7 @@ begin
 end
 $$;
 comment on function durable.calls_purge(interval, integer, jsonb) is
-  'Removes what was needed for calls and is needed no more: select * from durable.calls_purge(''30 days''), after durable.purge, which removes the promises of attempts. Scopes, steps and attempts of removed runs go; the history of pins, steps of nobody, and claims that nobody owns go if they are this old. A pin stays with all that it refers to, and so does a result that is shared (setting call_results_days). While more is not null, call it again with after => more. To run by itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
+  'Removes what was needed for calls and is needed no more: select * from durable.calls_purge(''30 days''), after durable.purge, which removes the promises of attempts. Scopes, steps and attempts of removed runs go; the history of pins, steps without a run, and claims without an owner go if they are this old. A pin stays with all that it refers to, and so does a result that is shared (setting call_results_days). While more is not null, call it again with after => more. To run by itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
 
 create or replace function durable._sweep_calls(
   p_place jsonb, p_now bigint, out removed integer, out place jsonb, out due_in bigint)
