@@ -14,6 +14,7 @@ would not come back) leaves no trace, live and in replay alike.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, NoReturn
 from uuid import UUID
@@ -72,7 +73,6 @@ class CallMatcher:
         new_steps: numbers of open steps not handed out yet; some may have been cancelled since.
         given_up: numbers of open steps whose calls were cancelled since the last advance.
         transactions: its transactions.
-        inboxes: its receives.
     """
 
     def __init__(
@@ -91,15 +91,25 @@ class CallMatcher:
         self.new_steps: list[int] = []
         self.given_up: list[int] = []
         self.transactions = Transactions(self.sequence, codec)
-        self.inboxes = SignalInboxes(self.sequence)
         self._workflow = workflow
         self._history = history
         self._allocated = history.allocated
         self._now_ms = now_ms
-        self._values = RecordedValues(self.sequence, now_ms, randomness)
+        self._randomness = randomness
         self._codec = codec
         self._adopted: dict[str, Call] = {}
         self._dead_timers = 0
+
+    # Made at first use: most runs need neither, and this is a visible part of what a short run costs.
+
+    @cached_property
+    def inboxes(self) -> SignalInboxes:
+        """Its receives."""
+        return SignalInboxes(self.sequence)
+
+    @cached_property
+    def _values(self) -> RecordedValues:
+        return RecordedValues(self.sequence, self._now_ms, self._randomness)
 
     # -- the WorkflowRuntime that a call finds
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
+from functools import cached_property
 
 from pyengine.definitions.current_run import RunInfo, scope
 from pyengine.definitions.definition import WorkflowDef
@@ -92,7 +93,6 @@ class Replay:
         )
         self._sequence = self._matcher.sequence
         self._transacting = self._matcher.transactions.queue
-        self._cancellation = Cancellation(self._matcher)
         self._loop = self._matcher.loop
         self._main: DeterministicTask | None = None
         self._end: End | None = None
@@ -101,6 +101,10 @@ class Replay:
         self._fire_at_ms: dict[int, int] = {}
         self._evicted = False
         self.finished = False
+
+    @cached_property
+    def _cancellation(self) -> Cancellation:
+        return Cancellation(self._matcher)
 
     @property
     def transactions(self) -> Transactions:
