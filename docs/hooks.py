@@ -105,14 +105,6 @@ def commands() -> str:
     return re.sub(r"^#+ ", lambda match: f"#{match[0]}", re.sub(r"\A# .*\n", "", text), flags=re.M)
 
 
-def decisions() -> str:
-    """The decision records, by number."""
-    titles = {
-        path.name: path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for path in _RECORDS
-    }
-    return "\n".join(f"* [{title}]({name})" for name, title in titles.items())
-
-
 def _ledger_rows(number: str, tables: list[dict[str, Any]]) -> Iterator[str]:
     """One specification of the ledger: its title, and a table of its rows."""
     (title,) = (table["seed"]["title"] for table in tables if "seed" in table)
@@ -138,7 +130,7 @@ def ledger() -> str:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill the marks of a page, and name files of the repository that are no pages; called by MkDocs."""
-    makers = (sql_functions, sql_versioned, sql_views, settings, adapter_rules, commands, decisions, ledger)
+    makers = (sql_functions, sql_versioned, sql_views, settings, adapter_rules, commands, ledger)
     by_name = {maker.__name__: maker for maker in makers}
     return _OUTSIDE.sub(r"`\2`", _MARK.sub(lambda match: by_name[match[1]](), markdown))
 
