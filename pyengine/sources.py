@@ -7,7 +7,8 @@ SQL, open a connection, know the content of a file.
 Design: state (tables, indexes) changes only by the numbered steps of ``migrations/``; logic (functions,
 views, grants) is replaced as a whole whenever its checksum differs from the one that the database has
 recorded. The number at the front of the name of a folder or file is its place in the dependency order.
-``debug/`` is logic for test installations only, after all other logic: it replaces the clock.
+``debug/`` is logic for test installations only, after all other logic: it replaces the clock. ``facade/`` is
+logic in a schema of its own, for installations that want it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SCHEMA", "VERSION", "Migration", "Sources", "found", "text_sha256"]
+__all__ = ["FACADE", "SCHEMA", "VERSION", "Migration", "Sources", "found", "text_sha256"]
 
 VERSION = "0.1.0"
 SCHEMA = "durable"
+FACADE = "resonate"
 
 _NUMBERED = re.compile(r"^(\d{2,})_[a-z0-9_]+$")
 _MIGRATION = re.compile(r"^(\d{4})_([a-z0-9_]+)$")
@@ -70,9 +72,17 @@ class Sources:
         """Logic for test installations, in dependency order; it comes after all other logic."""
         return _numbered(self.sql / "debug")
 
-    def functions(self, *, debug: bool) -> tuple[Path, ...]:
+    def facade_files(self) -> tuple[Path, ...]:
+        """The functions of the schema resonate; they come after all other logic."""
+        return tuple(sorted((self.sql / "facade").glob("*.sql")))
+
+    def functions(self, *, debug: bool, facade: bool = False) -> tuple[Path, ...]:
         """The files of logic of an ordinary or a test installation, in dependency order."""
-        return (*self.logic_files(), *(self.debug_files() if debug else ()))
+        return (
+            *self.logic_files(),
+            *(self.debug_files() if debug else ()),
+            *(self.facade_files() if facade else ()),
+        )
 
     def migration_steps(self) -> tuple[Migration, ...]:
         """The numbered steps of the tables, lowest first.
@@ -93,10 +103,10 @@ class Sources:
                 )
         return tuple(steps)
 
-    def logic_sha256(self, *, debug: bool = False) -> str:
+    def logic_sha256(self, *, debug: bool = False, facade: bool = False) -> str:
         """One checksum over names and texts of the files of `functions`."""
         digest = hashlib.sha256()
-        for path in self.functions(debug=debug):
+        for path in self.functions(debug=debug, facade=facade):
             name = path.relative_to(self.sql).as_posix()
             digest.update(f"{name}\n{text_sha256(path.read_text(encoding='utf-8'))}\n".encode())
         return digest.hexdigest()

@@ -12,7 +12,7 @@ views are replaced in place, so objects that depend on them remain; functions an
 longer define are dropped. If a changed signature makes replacing impossible, all of them are dropped and
 created again in the same transaction. Grants are in the last logic file, so that every application restores
 them. A test installation also has ``sql/debug``; the next ordinary install removes it, because its checksum
-differs.
+differs. The facade, a schema of its own, is kept: it is replaced as the rest of the logic is.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from psycopg.rows import TupleRow
 
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
 from pyengine.passwords import hidden
-from pyengine.sources import SCHEMA, VERSION, Migration, Sources, found
+from pyengine.sources import FACADE, SCHEMA, VERSION, Migration, Sources, found
 
-__all__ = ["INSTALL_LOCK", "Report", "Status", "install", "migrate", "status"]
+__all__ = ["INSTALL_LOCK", "Report", "Status", "install", "migrate", "set_facade", "status"]
 
 INSTALL_LOCK = int.from_bytes(b"durable", "big")
 WAIT_FOR_OTHERS = "5min"
@@ -48,7 +48,7 @@ _SHAPE_CHANGED = (
     psycopg.errors.WrongObjectType,
 )
 _CREATED = re.compile(
-    rf"^create or replace (?:function|procedure|view|trigger) (?:{SCHEMA}\.)?(\w+)", re.M | re.I
+    rf"^create or replace (?:function|procedure|view|trigger) (?:(?:{SCHEMA}|{FACADE})\.)?(\w+)", re.M | re.I
 )
 
 _SESSION = f"""
@@ -64,9 +64,16 @@ select pg_advisory_xact_lock({INSTALL_LOCK});
 set local lock_timeout = '{WAIT_FOR_TABLES}';
 """
 
-_OBJECTS = """
+# the facade of this engine says so in its comment: another schema of that name is left alone
+_OUR_FACADE = (
+    f"pg_namespace n where n.nspname = '{FACADE}' "
+    "and starts_with(obj_description(n.oid, 'pg_namespace'), 'pyengine:')"
+)
+
+_OBJECTS = f"""
 select 'function', p.oid::regprocedure::text, p.xmin::text || p.ctid::text
   from pg_proc p where p.pronamespace = %(schema)s::regnamespace
+  or p.pronamespace = (select n.oid from pg_catalog.{_OUR_FACADE})
 union all
 select 'view', c.oid::regclass::text, r.xmin::text || r.ctid::text
   from pg_class c join pg_rewrite r on r.ev_class = c.oid and r.rulename = '_RETURN'
@@ -101,6 +108,7 @@ class Status:
     pending: tuple[str, ...] = ()
     logic_current: bool = False
     debug: bool = False
+    facade: bool = False
     version: str | None = None
 
     @property
@@ -139,6 +147,36 @@ def migrate(dsn: str, *, sources: Sources | None = None, reapply: bool = False) 
     return _migrate(dsn, sources or found(), reapply=reapply, must_exist=True, debug=False)
 
 
+def set_facade(dsn: str, wanted: bool, *, sources: Sources | None = None) -> Report:
+    """Install or remove the schema ``resonate``, through which SDKs reach the engine without a gateway.
+
+    Only this schema and its triggers are touched. A later install or migration keeps it and replaces it.
+
+    Raises:
+        NotFound: there is no schema to put it on.
+        SchemaMismatch: the engine is not up to date; a schema of that name belongs to somebody else; or
+            objects of others use the facade.
+    """
+    sources = sources or found()
+    with _connected(dsn) as conn, conn.transaction():
+        _locked(conn)
+        now = _status(conn, sources)
+        if not now.installed:
+            raise NotFound(f"this database has no schema {SCHEMA}", hint="pyengine db init")
+        if not now.current:
+            raise SchemaMismatch(f"the schema {SCHEMA} is not up to date", hint="pyengine db migrate")
+        if now.facade == wanted:
+            return Report()
+        dropped: tuple[str, ...] = ()
+        if wanted:
+            _claim_facade(conn)
+            _define(conn, sources.facade_files())
+        else:
+            dropped = _drop_facade(conn)
+        _record_logic(conn, sources, debug=now.debug, facade=wanted)
+        return Report(logic=True, dropped=dropped)
+
+
 def status(dsn: str, *, sources: Sources | None = None) -> Status:
     """Compare the database with the sources, without changes.
 
@@ -169,11 +207,10 @@ def _migrate(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, deb
             now = _status(conn, sources)
             if now.logic_current and now.debug == debug and not reapply:
                 return Report(applied=applied)
-            dropped = _apply_logic(conn, sources.functions(debug=debug))
+            dropped = _apply_logic(conn, sources.functions(debug=debug, facade=now.facade))
             if not debug:
                 conn.execute(f"delete from {SCHEMA}.settings where name like 'debug\\_%'".encode())
-            checksum = sources.logic_sha256(debug=debug)
-            _record_setting(conn, "logic_sha256", checksum, "checksum of sql/logic as installed")
+            _record_logic(conn, sources, debug=debug, facade=now.facade)
             _record_setting(conn, "engine_version", VERSION, "version of pyengine that installed sql/logic")
             return Report(applied=applied, logic=True, dropped=dropped)
 
@@ -242,15 +279,17 @@ def _status(conn: Connection, sources: Sources) -> Status:
         ).fetchall()
     )
     version, logic = settings.get("engine_version"), settings.get("logic_sha256")
-    debug = logic == sources.logic_sha256(debug=True) != sources.logic_sha256()
+    facade = _exists(conn, _OUR_FACADE)
+    debug = logic == sources.logic_sha256(debug=True, facade=facade) != sources.logic_sha256(facade=facade)
     if version is not None and _ordered(version) > _ordered(VERSION):
         raise _newer(f"it was installed by pyengine {version}")
     return Status(
         installed=True,
         applied=tuple(name for _, name, _ in recorded),
         pending=tuple(step.name for step in steps[len(recorded) :]),
-        logic_current=debug or logic == sources.logic_sha256(),
+        logic_current=debug or logic == sources.logic_sha256(facade=facade),
         debug=debug,
+        facade=facade,
         version=version,
     )
 
@@ -291,6 +330,34 @@ def _apply_logic(conn: Connection, files: tuple[Path, ...]) -> tuple[str, ...]:
     return tuple(sorted(f"{kind} {name}" for kind, name in set(before) - set(_objects(conn))))
 
 
+def _claim_facade(conn: Connection) -> None:
+    """Make the schema of the facade, with the comment by which it is known as ours."""
+    if _exists(conn, f"pg_namespace where nspname = '{FACADE}'"):
+        raise SchemaMismatch(
+            f"this database has a schema {FACADE} that pyengine did not make",
+            hint="a Postgres server of Resonate is installed there: use another database, or drop it",
+        )
+    conn.execute(f"create schema {FACADE}".encode())
+    conn.execute(
+        f"comment on schema {FACADE} is 'pyengine: for SDKs of Resonate, without a gateway'".encode()
+    )
+
+
+def _drop_facade(conn: Connection) -> tuple[str, ...]:
+    """Drop the facade; return what went."""
+    objects = {key for key in _objects(conn) if key[1].startswith((f"{FACADE}.", f"{FACADE}_"))}
+    _drop(conn, objects)
+    try:
+        conn.execute(f"drop table {FACADE}._ticks; drop schema {FACADE} restrict".encode())
+    except psycopg.errors.DependentObjectsStillExist as error:
+        raise SchemaMismatch(
+            f"objects of yours are in the schema {FACADE}",
+            detail=error.diag.message_detail,
+            hint="drop or move those objects; nothing was changed",
+        ) from error
+    return tuple(sorted(f"{kind} {name}" for kind, name in objects))
+
+
 def _define(conn: Connection, files: tuple[Path, ...]) -> set[tuple[str, str]]:
     """Run these files; return the objects that they define.
 
@@ -311,7 +378,8 @@ def _define(conn: Connection, files: tuple[Path, ...]) -> set[tuple[str, str]]:
 
 def _bare(key: tuple[str, str]) -> str:
     """``durable.start(text,jsonb)`` -> ``start``; ``guard on durable._journal`` -> ``guard``."""
-    return re.split(r"[ (]", key[1].removeprefix(f"{SCHEMA}."), maxsplit=1)[0].strip('"').lower()
+    name = key[1].removeprefix(f"{SCHEMA}.").removeprefix(f"{FACADE}.")
+    return re.split(r"[ (]", name, maxsplit=1)[0].strip('"').lower()
 
 
 def _objects(conn: Connection) -> Catalogue:
@@ -353,6 +421,11 @@ def _run(conn: Connection, path: Path, text: str) -> None:
             detail=error.diag.message_detail or error.diag.context,
             hint=error.diag.message_hint,
         ) from error
+
+
+def _record_logic(conn: Connection, sources: Sources, *, debug: bool, facade: bool) -> None:
+    checksum = sources.logic_sha256(debug=debug, facade=facade)
+    _record_setting(conn, "logic_sha256", checksum, "checksum of sql/logic as installed")
 
 
 def _record_step(conn: Connection, step: Migration) -> None:

@@ -1,4 +1,4 @@
-"""Commands about the database: ``pyengine db init|migrate|status|set|purge|psql``.
+"""Commands about the database: ``pyengine db init|migrate|status|set|purge|psql``, and the facade.
 
 Lives here: their options and their output. May not: contain SQL (``admin/queries.py``, ``pyengine.admin``).
 """
@@ -74,6 +74,36 @@ def migrate_schema(at: Invocation) -> None:
         if not migrate.status(db.url).installed:
             raise NotFound("this database has no schema durable", hint=at.line("db", "init"))
         _report(at, db, migrate.migrate(db.url))
+
+
+@command(app, "install-facade")
+def install_facade(at: Invocation) -> None:
+    """Install the schema resonate: SDKs of Resonate then use this database without a gateway.
+
+    An upgrade keeps it up to date. The role resonate_worker may call it.
+    """
+    _set_facade(at, True)
+
+
+@command(app, "uninstall-facade")
+def uninstall_facade(at: Invocation) -> None:
+    """Remove the schema resonate; promises and tasks of SDKs stay."""
+    _set_facade(at, False)
+
+
+def _set_facade(at: Invocation, wanted: bool) -> None:
+    from pyengine.admin import migrate
+
+    with at.database() as db:
+        changed = migrate.set_facade(db.url, wanted).changed
+        document = {"place": redact(db.place), "facade": wanted, "changed": changed}
+    done = "installed" if wanted else "not there"
+    at.out.answer(
+        document,
+        lambda console: console.print(
+            f"the schema resonate is {done} in the {document['place']}", soft_wrap=True
+        ),
+    )
 
 
 @command(app)
@@ -261,7 +291,8 @@ def _show_status(console: Console, document: dict[str, Any], pooler: str) -> Non
         "server": f"PostgreSQL {database['server_version']}, {database['size_bytes'] / 2**20:.1f} MiB",
         "pooler": pooler,
         "schema": ("up to date" if schema["current"] else missing)
-        + (", with debug operations" * schema["debug"]),
+        + (", with debug operations" * schema["debug"])
+        + (", with the facade resonate" * schema["facade"]),
         "migrations": listed(list(schema["applied"])) or "none applied",
         "pending": listed(list(schema["pending"])),
         "psql": database["psql"],

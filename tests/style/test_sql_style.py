@@ -421,7 +421,7 @@ def test_sound_sources_pass_every_rule(linted: Lint) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [*found().state_files(), *found().functions(debug=True)],
+    [*found().state_files(), *found().functions(debug=True, facade=True)],
     ids=lambda path: f"{path.parent.name}/{path.stem}",
 )
 def test_postgres_grammar(path: Path) -> None:
