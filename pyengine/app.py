@@ -25,7 +25,7 @@ from pyengine.definitions.definition import OnInterrupt
 from pyengine.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.definitions.retry import Duration, Retry
 from pyengine.errors import EngineError, InvalidRequest
-from pyengine.foreground import serve
+from pyengine.foreground import runner, serve
 from pyengine.worker.worker import Worker
 
 __all__ = ["App"]
@@ -202,8 +202,8 @@ class App(AppCalls):
                 run: Run[R] = await place.client.begin(workflow, args, kwargs)
                 return await _ended(run, worker)
 
-        with _runner() as runner:
-            return runner.run(main())
+        with runner() as loop:
+            return loop.run(main())
 
     def serve(self, *, wait: bool = True, **options: Any) -> None:
         """Run a worker until SIGINT or SIGTERM; takes the options of `worker`.
@@ -220,11 +220,11 @@ class App(AppCalls):
         """
         _refuse_loop("app.serve")
 
-        with contextlib.ExitStack() as at_end, _runner() as runner:
+        with contextlib.ExitStack() as at_end, runner() as loop:
             # runs free their objects by themselves; frequent collections took a fifth of the time
             at_end.callback(gc.set_threshold, *gc.get_threshold())
             gc.set_threshold(50_000, 20, 50)
-            runner.run(serve(lambda: self.worker(**options), wait=wait))
+            loop.run(serve(lambda: self.worker(**options), wait=wait))
 
     @contextlib.asynccontextmanager
     async def worker(
@@ -366,12 +366,3 @@ def _refuse_loop(verb: str) -> None:
         f"{verb} starts an event loop of its own and cannot be called inside one",
         hint="use: async with app.worker(): run = await app.start(workflow, ...); await run",
     )
-
-
-def _runner() -> asyncio.Runner:
-    """Return a runner with uvloop, if it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)

@@ -1,8 +1,8 @@
 """A worker in the foreground: it starts when its database is available, and ends at a signal.
 
-Lives here: `serve`. May not: the work of a worker, or the choice of its database (app.py). Design: after a
-restart of the machine services start in any order. So a worker waits for its database at the start as it does
-later, and logs that; an option gives an error instead.
+Lives here: `serve` and the loop in which it runs. May not: the work of a worker, or the choice of its
+database (app.py). Design: after a restart of the machine services start in any order. So a worker waits for
+its database at the start as it does later, and logs that; an option gives an error instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 from pyengine.database.connection import backoff_s
 from pyengine.errors import Unavailable
 
-__all__ = ["Worker", "serve"]
+__all__ = ["Worker", "runner", "serve"]
 
 logger = logging.getLogger("pyengine.app")
 
@@ -109,3 +109,12 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
             loop.add_signal_handler(number, stop_or_exit, number)
         except (NotImplementedError, RuntimeError):
             signal.signal(number, handler)
+
+
+def runner() -> asyncio.Runner:
+    """Return a runner with uvloop, if it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)

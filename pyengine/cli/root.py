@@ -14,7 +14,19 @@ from typing import Annotated
 
 import typer
 
-from pyengine.cli import adapter, calls, check, db, demo, replay_check, runs, steering, steering_many, worker
+from pyengine.cli import (
+    adapter,
+    calls,
+    check,
+    db,
+    demo,
+    replay_check,
+    runs,
+    serve,
+    steering,
+    steering_many,
+    worker,
+)
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, remember
 from pyengine.cli.output import Output, log_to_stderr, printable, redact
 from pyengine.errors import (
@@ -67,6 +79,7 @@ app.add_typer(adapter.app, name="adapter")
 app.add_typer(calls.app, name="call")
 demo.add_to(app)
 worker.add_to(app)
+serve.add_to(app)
 runs.add_to(app)
 check.add_to(app)
 steering.add_to(app)

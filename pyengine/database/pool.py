@@ -76,7 +76,7 @@ class ConnectionPool:
         Raises:
             EngineError: as `ReconnectingConnection.run`.
         """
-        return await self._once(lambda connection: connection.run(procedure, *args))
+        return await self.once(lambda conn: conn.fetchval(procedure.sql, *args))
 
     async def rows(self, procedure: Procedure, *args: Any) -> list[Any]:
         """Run a statement that may be run twice, and return its rows.
@@ -94,16 +94,21 @@ class ConnectionPool:
             EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
         """
         try:
-            return await self._once(lambda connection: connection.use(action))
+            return await self.once(action)
         except NoConnection:
             raise
         except Unavailable:
-            return await self._once(lambda connection: connection.use(action))
+            return await self.once(action)
 
-    async def _once(self, action: Callable[[ReconnectingConnection], Awaitable[T]]) -> T:
+    async def once(self, action: Callable[[Any], Awaitable[T]]) -> T:
+        """Run statements that may not run twice.
+
+        Raises:
+            EngineError: by SQLSTATE; Unavailable if the connection was lost, and the outcome is unknown.
+        """
         connection = await self._take(None)
         try:
-            return await action(connection)
+            return await connection.use(action)
         finally:
             self._give_back(connection)
 

@@ -1,7 +1,7 @@
 """Law: programs of the published Resonate SDKs run unchanged on the engine, whichever language calls which.
 
 The programs stand in sdks/, one scene for each thing that an SDK can do; a worker and a client of it are
-processes of their own, and reach the database through a gateway of the tests. Versions are pinned in
+processes of their own, and reach the database through a gateway. Versions are pinned in
 support/sdks.py; --newest-sdks takes the newest that are published instead.
 """
 

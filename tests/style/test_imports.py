@@ -26,7 +26,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("database",),
     ("client", "worker"),
     ("calls",),
-    ("embedded", "admin"),
+    ("embedded", "admin", "gateway"),
     ("compatibility", "replay_check", "sync", "app_runtime", "foreground", "app_calls", "app"),
     ("demo",),
     ("cli", "__main__"),
@@ -50,7 +50,12 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "rich": ("cli",),
     "platformdirs": ("embedded",),
     "httpx": ("workflow.http",),
-    "uvloop": ("app",),
+    "uvloop": ("foreground",),
+    "starlette": ("gateway",),
+    "uvicorn": ("gateway.http_server",),
+    "jwt": ("gateway.tokens",),
+    "cryptography": ("gateway.tokens",),
+    "prometheus_client": ("gateway.metrics",),
     "pytest": (),
     "hypothesis": (),
     "pglast": (),
@@ -270,7 +275,9 @@ def test_the_package_imports_without_drivers_of_tests() -> None:
         "pyengine",
     }
     # the last one for type checkers only
-    optional = {"pydantic", "starlette", "uvicorn", "opentelemetry", "typing_extensions"}
+    optional = {"pydantic", "starlette", "opentelemetry", "typing_extensions"}
+    # of the extra `serve`
+    optional |= {"uvicorn", "jwt", "cryptography", "prometheus_client"}
     tops = {(name.split(".")[0], module.path) for module in PACKAGE for name, _ in imports(module)}
     strange = {pair for pair in tops if pair[0] not in known | optional | sys.stdlib_module_names}
     assert not strange

@@ -1,108 +1,77 @@
-"""The protocol over HTTP, for tests that run published SDKs: one page, on the loopback interface only.
+"""A gateway in a thread of its own, for tests that speak HTTP to it.
 
-What lives here: `POST /`, which hands an envelope to durable.rpc; `GET /poll/{group}/{pid}`, a stream of what
-waits for that member; and the ticks of a small deployment. What may not: any rule of the protocol. It leaves
-out what a gateway for users needs: tokens, limits, push, more than one process.
+Lives here: starting and stopping the real gateway. May not: a gateway of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-import asyncpg
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from pyengine.foreground import runner
+from pyengine.gateway.app import Parts
+from pyengine.gateway.config import GatewayConfig
+from pyengine.gateway.http_server import GatewayServer
 
-POLL_S = 0.03
-START_S = 30.0
-# what waits for member $2 of group $1, and for its own address $3
-DUE = """
-select jsonb_build_object('kind', 'execute', 'head', '{}'::jsonb, 'data', jsonb_build_object(
-         'task', jsonb_build_object('id', o.id, 'version', o.version))), null
-from unnest(array[$1, $3]) q cross join lateral durable.task_offer(q, 64, $2) o
-union all
-select jsonb_build_object('kind', 'unblock', 'head', '{}'::jsonb, 'data', jsonb_build_object(
-         'promise', durable._wire_promise(u.promise))), u.promise_id
-from durable.unblock_claim($3, 64) u
-"""
+START_S = 60.0
 
 
 class Gateway:
-    """A gateway before a database, in a thread of its own; `url` is where clients reach it.
+    """A gateway before a database; `url` is where clients reach it.
 
     Use it as a context manager.
     """
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        routes = [
-            Route("/", self._rpc, methods=["POST"]),
-            Route("/poll/{group}/{pid}", self._poll, methods=["GET"]),
-        ]
-        app = Starlette(routes=routes, lifespan=self._lifespan)
-        # shorter than a client's own, a keep-alive would cost it requests
-        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", timeout_keep_alive=75)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, name="gateway")
-        self.url = ""
+    def __init__(self, dsn: str, **options: Any) -> None:
+        self._config = GatewayConfig(database_url=dsn, port=options.pop("port", 0), **options)
+        self._thread = threading.Thread(target=self._run, name="gateway")
+        self._started = threading.Event()
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: BaseException | None = None
+        self._server: GatewayServer | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
-        late = time.monotonic() + START_S
-        while not self._server.started:
-            assert self._thread.is_alive(), "the gateway ended while it started"
-            assert time.monotonic() < late, f"the gateway has not started in {START_S} s"
-            time.sleep(0.01)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        assert self._started.wait(START_S), f"the gateway has not started in {START_S} s"
+        if self._failure is not None:
+            raise self._failure
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.should_exit = True
+        assert self._loop is not None and self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(START_S)
         assert not self._thread.is_alive(), "the gateway does not end"
 
-    @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with asyncpg.create_pool(self._dsn, min_size=1, max_size=8) as self._pool:
-            ticking = asyncio.create_task(self._tick())
-            yield
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        assert self._server is not None
+        return self._server.url
 
-    async def _tick(self) -> None:
-        while True:
-            await self._pool.execute("select durable.tick()")
-            await asyncio.sleep(POLL_S)
+    @property
+    def parts(self) -> Parts:
+        """What it is made of."""
+        assert self._server is not None
+        return self._server.parts
 
-    async def _rpc(self, request: Request) -> Response:
-        body = (await request.body()).decode()
-        answer = await self._pool.fetchval("select durable.rpc($1::jsonb)::text", body)
-        status = json.loads(answer)["head"]["status"]
-        return Response(answer, status_code=status, media_type="application/json")
+    def _run(self) -> None:
+        with runner() as loop:
+            try:
+                loop.run(self._serve())
+            except BaseException as error:
+                self._failure = error
+                self._started.set()
 
-    async def _poll(self, request: Request) -> Response:
-        group, pid = request.path_params["group"], request.path_params["pid"]
-        return StreamingResponse(self._messages(group, pid), media_type="text/event-stream")
-
-    async def _messages(self, group: str, pid: str) -> AsyncIterator[str]:
-        yield ": here\n\n"
-        own = f"poll://uni@{group}/{pid}"
-        while not self._server.should_exit:
-            for message, promise in await self._pool.fetch(DUE, group, pid, own):
-                yield f"data: {message}\n\n"
-                if promise is not None:
-                    await self._pool.fetchval("select durable.unblock_acknowledge($1, $2)", promise, own)
-            await asyncio.sleep(POLL_S)
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with GatewayServer(self._config) as self._server:
+            while not self._server.parts.backend.database.opened:
+                await asyncio.sleep(0.01)
+            self._started.set()
+            await self._stop.wait()

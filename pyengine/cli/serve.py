@@ -1,0 +1,157 @@
+"""``pyengine serve``: the protocol over HTTP, for clients in any language.
+
+Lives here: the options of a gateway, and the life of its process. May not: the work of a gateway.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pyengine.cli.command import ListenUrl, command
+from pyengine.cli.database import Invocation
+from pyengine.cli.output import log_to_stderr, redact
+from pyengine.errors import InvalidRequest
+from pyengine.foreground import runner
+from pyengine.foreground import serve as serve_until_signal
+
+if TYPE_CHECKING:
+    from pyengine.gateway.config import GatewayConfig
+    from pyengine.gateway.http_server import GatewayServer
+
+__all__ = ["add_to"]
+
+_NEEDED = ("starlette", "uvicorn", "h11", "jwt", "cryptography", "prometheus_client")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make this function a command."""
+    command(app)(serve)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where a gateway listens, and how others reach it."""
+
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Its port; 0 takes a free one.")
+    ] = 8001
+    public_url: Annotated[
+        str | None,
+        typer.Option("--public-url", metavar="URL", help="Where receivers of messages reach this gateway."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Which tokens requests need."""
+
+    auth_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--auth-key",
+            metavar="FILE",
+            help="Public key of tokens, PEM or JWKS; without it no token is needed.",
+        ),
+    ] = None
+    auth_issuer: Annotated[
+        str | None, typer.Option("--auth-issuer", metavar="TEXT", help="Issuer that tokens must name.")
+    ] = None
+    auth_audience: Annotated[
+        str | None, typer.Option("--auth-audience", metavar="TEXT", help="Audience that tokens must name.")
+    ] = None
+    insecure_no_auth: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-no-auth", help="Serve other machines without tokens: everybody may do everything."
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much a gateway takes."""
+
+    connections: Annotated[
+        int, typer.Option("--connections", min=1, help="Database connections for requests.")
+    ] = 16
+    max_body_bytes: Annotated[
+        int, typer.Option("--max-body", min=1024, metavar="BYTES", help="Largest body of a request.")
+    ] = 16 * 1024 * 1024
+    max_streams: Annotated[
+        int, typer.Option("--max-streams", min=1, help="Open streams of members, at most.")
+    ] = 4096
+
+
+def serve(
+    at: Invocation,
+    listening: Listening,
+    tokens: Tokens,
+    limits: Limits,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Allow the debug operations of the protocol, for tests.")
+    ] = False,
+    listen_url: ListenUrl = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End at once, with 4, if the database cannot be reached.")
+    ] = False,
+) -> None:
+    """Serve clients in other languages over HTTP until Ctrl-C or SIGTERM.
+
+    Programs of the Resonate SDKs run against it unchanged, at http://HOST:PORT. Any number of gateways may
+    serve one database.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InvalidRequest(
+            f"the packages of the gateway are not installed: {', '.join(missing)}",
+            hint="pip install 'pyengine-durable[serve]'",
+        )
+    from pyengine.gateway.config import GatewayConfig
+
+    listen_url = listen_url or os.environ.get("PYENGINE_LISTEN_URL")
+    config = GatewayConfig(
+        database_url="",
+        listen_url=listen_url,
+        debug=debug,
+        **asdict(listening),
+        **asdict(tokens),
+        **asdict(limits),
+    )
+    config.check()
+    with at.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the gateway
+        db.conn.close()
+        log_to_stderr(logging.INFO)
+        with runner() as loop:
+            loop.run(_serve(at, replace(config, database_url=db.url), redact(db.place)))
+    at.out.remark("gateway stopped")
+
+
+async def _serve(at: Invocation, config: GatewayConfig, database: str) -> None:
+    from pyengine.gateway.http_server import GatewayServer
+
+    @asynccontextmanager
+    async def begun() -> AsyncIterator[GatewayServer]:
+        async with GatewayServer(config) as gateway:
+            about = {"process": os.getpid(), "url": gateway.url, "database": database}
+            tokens = "with tokens" if config.auth_key is not None else "without tokens"
+            at.out.answer(
+                about,
+                lambda console: console.print(
+                    f"gateway {about['process']} serves {gateway.url} {tokens} from the {database}; "
+                    "Ctrl-C stops it",
+                    soft_wrap=True,
+                ),
+            )
+            yield gateway
+
+    await serve_until_signal(begun, wait=False)

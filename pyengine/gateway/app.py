@@ -1,0 +1,188 @@
+"""The gateway as an application: its routes, its parts, and their life.
+
+Lives here: `create_app` and `Parts`. May not: a server (http_server.py), the work of an endpoint. Design:
+whatever is wrong with a request, its answer is JSON, because some clients take another for that of an older
+server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pyengine.database.connection import Database
+from pyengine.database.pool import ConnectionPool
+from pyengine.gateway.backend import Backend
+from pyengine.gateway.config import GatewayConfig
+from pyengine.gateway.housekeeping import Housekeeping
+from pyengine.gateway.members import Members
+from pyengine.gateway.metrics import Metrics
+from pyengine.gateway.offers import Offers
+from pyengine.gateway.poll import Poll
+from pyengine.gateway.probes import Probes
+from pyengine.gateway.rpc import Rpc
+from pyengine.gateway.tokens import Verifier
+from pyengine.gateway.unblocks import Unblocks
+
+__all__ = ["Parts", "create_app"]
+
+_MESSAGE_CONNECTIONS = 3
+
+
+class Parts:
+    """The parts of a gateway; `app.state.parts`.
+
+    Args:
+        config: its options.
+
+    Attributes:
+        config: its options.
+        backend: the database.
+        members: its open streams.
+        metrics: its figures.
+        verifier: the check of tokens, or None if none are needed.
+        rpc: the endpoint of the protocol.
+        poll: the endpoint of streams.
+        failure: what made the gateway useless, or None.
+        failed: called when that has happened.
+    """
+
+    def __init__(self, config: GatewayConfig) -> None:
+        config.check()
+        self.config = config
+        database = Database(
+            config.database_url, listen_url=config.listen_url, application_name="pyengine gateway"
+        )
+        self.backend = Backend(database, connections=config.connections, max_waiting=config.max_waiting)
+        self.members = Members(config.max_streams)
+        self.metrics = Metrics()
+        self.metrics.gauge("streams", "Open streams of members.", lambda: len(self.members))
+        self.verifier = None
+        if config.auth_key is not None:
+            self.verifier = Verifier(
+                config.auth_key, issuer=config.auth_issuer, audience=config.auth_audience
+            )
+        self.rpc = Rpc(config, self.backend, self.members, self.metrics, self.verifier)
+        self.poll = Poll(config, self.members, self.verifier)
+        self.failure: Exception | None = None
+        self.failed: Callable[[], None] = lambda: None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Do what a gateway does by itself, as long as the block lasts."""
+        working = asyncio.create_task(self._work())
+        try:
+            yield
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            await self.backend.close()
+
+    async def _work(self) -> None:
+        """Wait for the database, then send messages and tick."""
+        try:
+            await self.backend.open()
+            link = ConnectionPool(self.backend.database, "messages", _MESSAGE_CONNECTIONS)
+            try:
+                await self._work_with(link)
+            finally:
+                await link.close()
+        except Exception as error:  # the boundary of the process, which ends with it
+            self.failure = error
+            self.failed()
+
+    async def _work_with(self, link: ConnectionPool) -> None:
+        listener, config = self.backend.listener, self.config
+        offers = Offers(
+            link,
+            self.members,
+            self.metrics,
+            server_url=config.public_url,
+            max_unacquired=config.max_unacquired,
+        )
+        unblocks = Unblocks(link, self.members, self.metrics)
+        self.rpc.housekeeping = Housekeeping(link, listener)
+        listener.subscribe("durable_ready", offers.poller.wake)
+        listener.subscribe("durable_settled", unblocks.poller.wake)
+        self.members.joined += [offers.poller.wake, unblocks.poller.wake]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(offers.poller.run())
+            group.create_task(unblocks.poller.run())
+            group.create_task(self.rpc.housekeeping.run())
+
+
+def create_app(config: GatewayConfig) -> Starlette:
+    """Return the application of a gateway.
+
+    Args:
+        config: its options.
+
+    Raises:
+        InvalidRequest: it would serve other machines without tokens, or its key cannot be used.
+    """
+    parts = Parts(config)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with parts.running():
+            yield
+
+    app = Starlette(
+        routes=routes(parts),
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _refused, Exception: _failed},
+    )
+    app.state.parts = parts
+    app.add_middleware(_OneSlash)
+    return app
+
+
+def routes(parts: Parts) -> list[BaseRoute]:
+    """Return the routes of a gateway; the first that fits has the request."""
+    probes = Probes(parts.backend, parts.metrics)
+    return [
+        Route("/", parts.rpc.answer, methods=["POST"]),
+        Route("/poll/{group}/{pid}", parts.poll.open, methods=["GET"]),
+        Route("/health", probes.health, methods=["GET"]),
+        Route("/ready", probes.ready, methods=["GET"]),
+        Route("/metrics", probes.metrics, methods=["GET"]),
+        Route("/{group}/{pid}", parts.poll.open, methods=["GET"]),
+    ]
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Answer a path or a method that there is not."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """Answer a request that broke the gateway; the server logs the error."""
+    return JSONResponse({"error": "internal error"}, 500)
+
+
+class _OneSlash:
+    """Takes a path that begins with several slashes for one that begins with one.
+
+    A client whose URL of the gateway ends with a slash asks for such paths.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] == "http" and scope["path"].startswith("//"):
+            scope = {**scope, "path": "/" + scope["path"].lstrip("/")}
+        await self._app(scope, receive, send)

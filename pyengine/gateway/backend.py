@@ -1,0 +1,190 @@
+"""The database behind a gateway.
+
+Lives here: `Backend`: the connections for requests, and how a failure of the database becomes a refusal. May
+not: HTTP. Design: a connection is lent for one statement, never for a request or a stream. A request that the
+database has given up for a conflict with another is sent again; after a lost connection only one that may
+arrive twice is. A database that is gone is a state: requests are refused until it is there again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from pyengine.database.connection import Database, backoff_s
+from pyengine.database.listener import Listener
+from pyengine.database.pool import ConnectionPool
+from pyengine.database.statements.gateway import RPC
+from pyengine.database.statements.procedures import VERSION, Procedure
+from pyengine.errors import EngineError, InvalidRequest, SchemaMismatch, Unavailable, passes
+from pyengine.gateway.envelope import Refused
+
+__all__ = ["Backend"]
+
+logger = logging.getLogger("pyengine.gateway")
+
+T = TypeVar("T")
+
+# a deadlock, a serialization failure, a lock that somebody keeps
+_CONFLICTS = frozenset({"40P01", "40001", "55P03"})
+# a text, a number or a nesting that jsonb cannot represent
+_TOO_MUCH = frozenset({"54000", "54001", "54011"})
+_CANCELLED = "57014"
+_TRIES = 4
+_RETRY_AFTER_S = 1
+_WAIT_S = 8.0
+_REPEATABLE = ("promise.", "schedule.get", "schedule.create", "schedule.search", "task.get", "task.search")
+
+
+class Backend:
+    """The connections of a gateway.
+
+    Args:
+        database: the database.
+        connections: the largest number of connections for requests.
+        max_waiting: requests that may wait for one; further ones are refused.
+
+    Attributes:
+        database: the database.
+        pool: connections for requests.
+        listener: hints of the database.
+    """
+
+    def __init__(self, database: Database, *, connections: int, max_waiting: int) -> None:
+        self.database = database
+        self.pool = ConnectionPool(database, "gateway", connections, min_open=1)
+        self.listener = Listener(database)
+        self._slots = asyncio.Semaphore(connections)
+        self._max_waiting = max_waiting
+        self._waiting = 0
+
+    async def open(self) -> None:
+        """Open the database, as soon as it is there.
+
+        Raises:
+            EngineError: it refuses the connection, or its schema does not fit.
+        """
+        failures = 0
+        while True:
+            try:
+                await self.database.open()
+                await self.listener.start()
+            except Unavailable as error:
+                failures += 1
+                self.database.outage.failed(error.message)
+                await asyncio.sleep(backoff_s(failures))
+            else:
+                return
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.pool.close()
+
+    async def rpc(self, envelope: dict[str, Any]) -> dict[str, Any]:
+        """Return the database's answer to a request of the protocol.
+
+        Args:
+            envelope: the request.
+
+        Raises:
+            Refused: the database does not take the request, or is not there.
+        """
+        kind = envelope.get("kind")
+        repeatable = isinstance(kind, str) and kind.startswith(_REPEATABLE)
+        text = msgspec.json.encode(envelope).decode()
+        answer = await self.ask(RPC, text, repeatable=repeatable)
+        decoded: dict[str, Any] = msgspec.json.decode(answer)
+        return decoded
+
+    async def ask(self, procedure: Procedure, *values: Any, repeatable: bool = False) -> Any:
+        """Run a statement for a request, and return the first column of its first row.
+
+        Args:
+            procedure: the statement.
+            values: its parameters.
+            repeatable: it may run twice, so it is sent again after a lost connection.
+
+        Raises:
+            Refused: the database does not take it, or is not there.
+        """
+        return await self._for_request(lambda conn: conn.fetchval(procedure.sql, *values), repeatable)
+
+    async def rows(self, procedure: Procedure, *values: Any, repeatable: bool = False) -> list[Any]:
+        """Run a statement for a request, and return its rows.
+
+        Raises:
+            Refused: as `ask`.
+        """
+        return await self._for_request(lambda conn: conn.fetch(procedure.sql, *values), repeatable)
+
+    async def is_ready(self) -> bool:
+        """Return whether the database answers."""
+        try:
+            await self.ask(VERSION, repeatable=True)
+        except Refused:
+            return False
+        return True
+
+    async def _for_request(self, action: Callable[[Any], Awaitable[T]], repeatable: bool) -> T:
+        if not self.database.opened:
+            raise _unavailable("the database is not available")
+        if self._waiting >= self._max_waiting:
+            raise _unavailable("too many requests are waiting")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise _unavailable("the database is busy") from None
+        finally:
+            self._waiting -= 1
+        try:
+            return await self._until_taken(action, repeatable)
+        except EngineError as error:
+            raise _refused(error) from error
+        finally:
+            self._slots.release()
+
+    async def _until_taken(self, action: Callable[[Any], Awaitable[T]], repeatable: bool) -> T:
+        for attempt in range(1, _TRIES):
+            try:
+                return await self.pool.once(action)
+            except Unavailable:
+                if not repeatable:
+                    raise
+                repeatable = False
+            except EngineError as error:
+                if _sqlstate(error) not in _CONFLICTS:
+                    raise
+                await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
+        return await self.pool.once(action)
+
+
+def _unavailable(reason: str) -> Refused:
+    return Refused(503, reason, retry_after_s=_RETRY_AFTER_S)
+
+
+def _refused(error: EngineError) -> Refused:
+    """Return the refusal for an error of a statement, which names no place and no secret."""
+    code = _sqlstate(error)
+    if isinstance(error, InvalidRequest) or code in _TOO_MUCH:
+        reason = getattr(error.__cause__, "message", None) or "it cannot be read"
+        return Refused(400, f"the database does not take this request: {reason}")
+    if isinstance(error, Unavailable) or passes(code):
+        return _unavailable("the database is not available")
+    if code in _CONFLICTS or code == _CANCELLED:
+        return _unavailable("the database is busy")
+    if isinstance(error, SchemaMismatch):
+        return Refused(503, "the schema of the database does not fit this gateway")
+    logger.error("a request failed in the database: %s", error.message, exc_info=error)
+    return Refused(500, "internal error")
+
+
+def _sqlstate(error: EngineError) -> str | None:
+    code = getattr(error.__cause__, "sqlstate", None)
+    return code if isinstance(code, str) else None

@@ -1,0 +1,91 @@
+"""The options of a gateway.
+
+Lives here: `GatewayConfig`, and which hosts are of this machine alone. May not: reading options of the
+command line, starting anything.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyengine.errors import InvalidRequest
+
+__all__ = ["GatewayConfig", "is_loopback"]
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """How a gateway serves.
+
+    Args:
+        database_url: URL of the database.
+        listen_url: URL of the same database past its pooler, for hints.
+        host: the address to listen on.
+        port: its port; 0 takes any that is free.
+        public_url: where receivers of messages reach this gateway, or None.
+        debug: allow the debug operations of the protocol, and requests as of another instant.
+        auth_key: file with the public key of tokens, PEM or JWKS; None means that requests need no token.
+        auth_issuer: the issuer that tokens must name.
+        auth_audience: the audience that tokens must name.
+        insecure_no_auth: serve without tokens on an address that other machines reach.
+        connections: the largest number of database connections for requests.
+        max_waiting: requests that may wait for one; further ones get 503.
+        max_body_bytes: the largest body of a request.
+        max_streams: the largest number of open streams.
+        max_unacquired: tasks that a member is offered without having acquired them.
+        body_idle_s: seconds without a byte after which a body is given up.
+        comment_s: seconds of silence after which a stream gets a comment.
+        stream_life_s: the shortest and the longest life of a stream, in seconds. Some clients stop listening
+            300 s after they connected.
+        stop_s: seconds that requests have to end when the gateway stops.
+    """
+
+    database_url: str
+    listen_url: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8001
+    public_url: str | None = None
+    debug: bool = False
+    auth_key: Path | None = None
+    auth_issuer: str | None = None
+    auth_audience: str | None = None
+    insecure_no_auth: bool = False
+    connections: int = 16
+    max_waiting: int = 512
+    max_body_bytes: int = MAX_BODY_BYTES
+    max_streams: int = 4096
+    max_unacquired: int = 64
+    body_idle_s: float = 30.0
+    comment_s: float = 15.0
+    stream_life_s: tuple[float, float] = (200.0, 270.0)
+    stop_s: float = 20.0
+
+    def check(self) -> None:
+        """Refuse to serve without tokens where other machines can reach.
+
+        Raises:
+            InvalidRequest: it does.
+        """
+        if self.auth_key is None and not self.insecure_no_auth and not is_loopback(self.host):
+            raise InvalidRequest(
+                f"{self.host} can be reached from other machines, and no key for tokens is given",
+                hint="--auth-key FILE, or --insecure-no-auth if everybody who reaches it may do everything",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host.
+
+    Raises:
+        InvalidRequest: the name cannot be resolved.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise InvalidRequest(f"the host {host!r} cannot be resolved: {error}") from None
+    return all(ipaddress.ip_address(str(one[4][0]).partition("%")[0]).is_loopback for one in found)

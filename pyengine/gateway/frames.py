@@ -1,0 +1,43 @@
+"""Messages as frames of a stream of server-sent events.
+
+Lives here: bytes of messages. May not: which messages, and to whom. Design: some published clients read bytes
+and not events: they cut at a bare empty line, drop a chunk that ends within a UTF-8 sequence, and do not join
+lines. So a frame is one line of ASCII without a name or a number, and is written at once.
+"""
+
+from __future__ import annotations
+
+import json
+
+__all__ = ["COMMENT", "CONNECTED", "execute_frame", "unblock_frame"]
+
+CONNECTED = b": connected\n\n"
+COMMENT = b": \n\n"
+
+
+def execute_frame(id: str, version: int, server_url: str | None) -> bytes:
+    """Return the frame that offers a task.
+
+    Args:
+        id: id of the task.
+        version: its version.
+        server_url: where the receiver reaches this gateway, if that is known.
+    """
+    head = {} if server_url is None else {"serverUrl": server_url}
+    task = {"id": id, "version": version}
+    return _frame(json.dumps({"kind": "execute", "head": head, "data": {"task": task}}))
+
+
+def unblock_frame(promise: str) -> bytes:
+    """Return the frame that reports a settled promise.
+
+    Args:
+        promise: the promise as JSON text.
+    """
+    if not promise.isascii():
+        promise = json.dumps(json.loads(promise))
+    return _frame(f'{{"kind": "unblock", "head": {{}}, "data": {{"promise": {promise}}}}}')
+
+
+def _frame(message: str) -> bytes:
+    return b"data: " + message.encode("ascii") + b"\n\n"

@@ -1,0 +1,197 @@
+"""The HTTP server of a gateway: its socket, its limits, its orderly stop.
+
+Lives here: everything about uvicorn. May not: routes. Design: connections stay open longer than clients keep
+them, so that no request meets a connection that is about to close. A connection that sends nothing is closed.
+A stop takes no further connections, ends the streams and then waits for requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pyengine.errors import InvalidRequest
+from pyengine.gateway.app import Parts, create_app
+from pyengine.gateway.config import GatewayConfig
+
+__all__ = ["GatewayServer"]
+
+KEEP_ALIVE_S = 90
+_HEAD_S = 30.0
+_BACKLOG = 2048
+_FILES = 65_536
+
+
+class GatewayServer:
+    """A gateway that serves.
+
+    Args:
+        config: its options.
+
+    Attributes:
+        url: where clients on this machine reach it, once `start` has returned.
+
+    Use it as an async context manager, or call `start` and `stop`.
+    """
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._app = create_app(config)
+        self.parts: Parts = self._app.state.parts
+        self.url = ""
+        self._serving: asyncio.Task[None] | None = None
+        self._server: _Server | None = None
+
+    async def __aenter__(self) -> GatewayServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Begin to serve; the database may come later.
+
+        Raises:
+            InvalidRequest: the address cannot be used.
+        """
+        _allow_files()
+        # it reports each start, and each line that is no HTTP
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+        bound = _bind(self._config.host, self._config.port)
+        host, port = bound.getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        options = uvicorn.Config(
+            self._app,
+            http=_Connection,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=round(self._config.stop_s),
+        )
+        self._server = server = _Server(options, self.parts)
+        self.parts.failed = lambda: setattr(server, "should_exit", True)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
+        while not self._server.started and not self._serving.done():
+            await asyncio.sleep(0.005)
+        if self._serving.done():
+            self._serving.result()
+
+    async def wait(self) -> None:
+        """Return when the server has stopped."""
+        if self._serving is not None:
+            await asyncio.shield(self._serving)
+        if self.parts.failure is not None:
+            raise self.parts.failure
+
+    async def stop(self) -> None:
+        """Stop in order: no further connections, streams ended, requests answered."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.wait([self._serving])
+
+
+class _Server(uvicorn.Server):
+    """The server, which leaves signals to the process and ends streams when it stops."""
+
+    def __init__(self, config: uvicorn.Config, parts: Parts) -> None:
+        super().__init__(config)
+        self._parts = parts
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, end the streams, finish the requests."""
+        for server in self.servers:
+            server.close()
+        self._parts.members.close()
+        await super().shutdown(sockets)
+
+
+class _Connection(H11Protocol):
+    """A connection: without a request in time it is closed, and what is sent is in the system's hands.
+
+    With no buffer of its own, an `await` of the next write returns only when the bytes before are sent.
+    """
+
+    _head_handle: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)
+        _keep_alive(transport.get_extra_info("socket"))
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._head_arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has arrived; the head of a request may not take for ever."""
+        super().data_received(data)
+        cycle: object = self.cycle
+        if cycle is not None and not self.cycle.response_complete:
+            self._head_arrived()
+        elif self._head_handle is None and not self.transport.is_closing():
+            self._expect_head()
+
+    def _expect_head(self) -> None:
+        self._head_handle = self.loop.call_later(_HEAD_S, self._head_is_missing)
+
+    def _head_arrived(self) -> None:
+        if self._head_handle is not None:
+            self._head_handle.cancel()
+            self._head_handle = None
+
+    def _head_is_missing(self) -> None:
+        self._head_handle = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def _allow_files() -> None:
+    """Allow this process as many open connections as its hard limit does."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Let the kernel close a connection whose peer is gone, or takes nothing, for a minute."""
+    options = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in options.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidRequest(
+            f"cannot listen on {host}, port {port}: {reason}", hint="another one: --port, or 0 for any"
+        ) from None
+

@@ -1,0 +1,199 @@
+"""Members of groups and their open streams.
+
+Lives here: `Members`, which knows the streams that are open here, and `Stream`, the messages on their way to
+one of them. May not: HTTP, the database. Design: a member is a process of a client, known by group and id.
+The newest stream of a member replaces the one before, which may hang on a connection that is gone. A member
+gets a bounded number of tasks that it has not acquired, because clients queue what they are offered. A task
+that is offered again is not sent again on the same stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import NamedTuple, TypeAlias
+
+__all__ = ["Full", "Member", "Members", "Message", "Stream"]
+
+# the last seconds of a stream, in which nothing new is sent on it
+_CLOSING_S = 5.0
+_QUEUE_MAX = 256
+
+
+class Full(Exception):
+    """There are as many streams as there may be, or the gateway stops."""
+
+
+class Member(NamedTuple):
+    """A process of a client."""
+
+    group: str
+    pid: str
+
+    @property
+    def address(self) -> str:
+        """The address of this process alone."""
+        return f"poll://uni@{self.group}/{self.pid}"
+
+
+class Message(NamedTuple):
+    """A message on its way.
+
+    Args:
+        frame: its bytes.
+        sent: called once the operating system has taken them, if that matters.
+    """
+
+    frame: bytes
+    sent: Callable[[], None] | None = None
+
+
+Task: TypeAlias = tuple[str, int]
+
+
+class Stream:
+    """An open stream of a member.
+
+    Args:
+        member: whose it is.
+        ends_s: the loop's time at which it ends.
+        offered: the last stream on which each task was offered, for all streams of the gateway.
+
+    Attributes:
+        wake: set when there is something to send, or the stream has ended.
+        ended: why it has ended, or None.
+    """
+
+    def __init__(self, member: Member, ends_s: float, offered: dict[Task, Stream]) -> None:
+        self.member = member
+        self.ends_s = ends_s
+        self.wake = asyncio.Event()
+        self.ended: str | None = None
+        self._queue: deque[Message] = deque()
+        self._until_s: dict[Task, float] = {}
+        self._offered = offered
+
+    def takes_messages(self, now_s: float) -> bool:
+        """Return whether new messages may be put on this stream."""
+        return self.ended is None and now_s < self.ends_s - _CLOSING_S and len(self._queue) < _QUEUE_MAX
+
+    def unacquired(self, now_s: float) -> int:
+        """Return how many tasks it was offered that nobody is known to have acquired."""
+        for task in [task for task, until_s in self._until_s.items() if until_s <= now_s]:
+            self.acquired(task)
+        return len(self._until_s)
+
+    def offer(self, task: Task, until_s: float) -> bool:
+        """Record an offer; return false if the same one was sent on this stream already.
+
+        Args:
+            task: id and version of the task.
+            until_s: without another offer until then, somebody has acquired the task.
+        """
+        is_new = task not in self._until_s
+        self._until_s[task] = until_s
+        self._offered[task] = self
+        return is_new
+
+    def acquired(self, task: Task) -> None:
+        """Record that somebody has acquired a task."""
+        self._until_s.pop(task, None)
+        if self._offered.get(task) is self:
+            del self._offered[task]
+
+    def send(self, message: Message) -> None:
+        """Put a message on its way."""
+        self._queue.append(message)
+        self.wake.set()
+
+    def take(self) -> list[Message]:
+        """Return the messages that are to be written now."""
+        messages, self._queue = list(self._queue), deque()
+        return messages
+
+    def end(self, reason: str) -> None:
+        """End the stream after what is on its way."""
+        self.ended = self.ended or reason
+        self.wake.set()
+
+
+class Members:
+    """The open streams of a gateway.
+
+    Args:
+        max_streams: the largest number of them.
+
+    Attributes:
+        joined: called when a stream is new.
+    """
+
+    def __init__(self, max_streams: int) -> None:
+        self._max_streams = max_streams
+        self._streams: dict[Member, Stream] = {}
+        self._groups: dict[str, dict[Member, Stream]] = {}
+        self._open: set[Stream] = set()
+        self._offered: dict[Task, Stream] = {}
+        self._closed = False
+        self.joined: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        """Return the number of open streams."""
+        return len(self._open)
+
+    def join(self, member: Member, ends_s: float) -> Stream:
+        """Return a new stream, which replaces the one before it of the same member.
+
+        Raises:
+            Full: there may be no further one.
+        """
+        if self._closed or len(self._open) >= self._max_streams:
+            raise Full
+        older = self._streams.get(member)
+        stream = Stream(member, ends_s, self._offered)
+        if older is not None:
+            for message in older.take():
+                stream.send(message)
+            older.end("replaced")
+        self._open.add(stream)
+        self._streams[member] = self._groups.setdefault(member.group, {})[member] = stream
+        for call in self.joined:
+            call()
+        return stream
+
+    def leave(self, stream: Stream) -> None:
+        """Forget a stream that has ended."""
+        stream.end("closed")
+        stream.unacquired(inf)
+        self._open.discard(stream)
+        if self._streams.get(stream.member) is stream:
+            del self._streams[stream.member]
+            group = self._groups[stream.member.group]
+            del group[stream.member]
+            if not group:
+                del self._groups[stream.member.group]
+
+    def find(self, member: Member) -> Stream | None:
+        """Return the stream of a member."""
+        return self._streams.get(member)
+
+    def of_group(self, group: str) -> list[Stream]:
+        """Return the streams of a group."""
+        return list(self._groups.get(group, {}).values())
+
+    def taking(self, now_s: float) -> list[Stream]:
+        """Return the streams on which new messages may be put."""
+        return [stream for stream in self._streams.values() if stream.takes_messages(now_s)]
+
+    def acquired(self, id: str, version: int) -> None:
+        """Record that somebody has acquired a task at this version."""
+        stream = self._offered.get((id, version))
+        if stream is not None:
+            stream.acquired((id, version))
+
+    def close(self) -> None:
+        """End all streams, and take no further ones."""
+        self._closed = True
+        for stream in tuple(self._open):
+            stream.end("stopping")

@@ -1,0 +1,62 @@
+"""Figures of a gateway, for Prometheus.
+
+Lives here: what is counted and timed. May not: where. Design: labels have few values: kinds of the protocol,
+statuses, kinds of messages; never an id, a group or a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_KINDS = frozenset(
+    [f"promise.{verb}" for verb in ("get", "create", "settle", "search", "register_callback")]
+    + ["promise.register_listener"]
+    + [f"task.{verb}" for verb in ("get", "create", "acquire", "release", "suspend", "fulfill", "fence")]
+    + [f"task.{verb}" for verb in ("heartbeat", "halt", "continue", "search")]
+    + [f"schedule.{verb}" for verb in ("get", "create", "delete", "search")]
+    + [f"debug.{verb}" for verb in ("start", "stop", "reset", "tick", "snap")]
+)
+
+
+class Metrics:
+    """The figures.
+
+    Attributes:
+        messages: messages that were sent on streams, by kind.
+    """
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "pyengine_gateway_request_seconds",
+            "Requests with the protocol's envelope, and how long their answers took.",
+            ["kind", "status"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self.messages = Counter(
+            "pyengine_gateway_messages",
+            "Messages that were sent on streams.",
+            ["kind"],
+            registry=self._registry,
+        )
+
+    def answered(self, kind: str, status: int, seconds: float) -> None:
+        """Record an answer to a request."""
+        self._seconds.labels(kind if kind in _KINDS else "unknown", str(status)).observe(seconds)
+
+    def gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
+        """Show a figure that is read when it is asked for."""
+        Gauge(f"pyengine_gateway_{name}", meaning, registry=self._registry).set_function(value)
+
+    def text(self) -> bytes:
+        """Return all figures as Prometheus reads them."""
+        return generate_latest(self._registry)

@@ -1,0 +1,117 @@
+"""Permissions: which requests a token allows.
+
+Lives here: the ids and addresses that a request names, and the comparison with the claims of its token. May
+not: the check of a token (tokens.py). Design: a request is allowed if everything that it names is, the
+requests inside it too. A field that is not a text is left to the database, which refuses the request before
+it looks anything up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyengine.gateway.addresses import group_of
+from pyengine.gateway.tokens import Claims
+
+__all__ = ["Forbidden", "check", "check_poll"]
+
+_BY_ID = frozenset(
+    {
+        *("promise.get", "promise.create", "promise.settle"),
+        *("task.get", "task.acquire", "task.release", "task.halt", "task.continue"),
+        *("task.suspend", "task.fulfill", "task.fence"),
+        *("schedule.get", "schedule.delete"),
+    }
+)
+_REGISTRATIONS = frozenset({"promise.register_callback", "promise.register_listener"})
+
+
+class Forbidden(Exception):
+    """The token does not allow the request; the text is for the client."""
+
+
+def check(claims: Claims, kind: str, data: dict[str, Any]) -> None:
+    """Return if the token allows the request.
+
+    Args:
+        claims: what the token says.
+        kind: the kind of the request.
+        data: its data.
+
+    Raises:
+        Forbidden: it names something that the token does not cover.
+    """
+    if claims.is_admin:
+        return
+    if claims.prefix is None:
+        raise Forbidden("the token has neither the role admin nor a prefix")
+    if claims.prefix:
+        ids = _ids(kind, data)
+        if ids is None:
+            raise Forbidden(f"{kind} is not for tokens with a prefix")
+        if any(not one.startswith(claims.prefix) for one in ids):
+            raise Forbidden("the request names an id without the prefix of the token")
+    if claims.groups is not None:
+        for address in _addresses(kind, data):
+            if group_of(address) not in claims.groups:
+                raise Forbidden("the request names an address outside the groups of the token")
+
+
+def check_poll(claims: Claims, group: str) -> None:
+    """Return if the token allows to poll a group.
+
+    Raises:
+        Forbidden: it does not.
+    """
+    if not claims.is_admin and claims.groups is not None and group not in claims.groups:
+        raise Forbidden("the token is not for this group")
+
+
+def _ids(kind: str, data: dict[str, Any]) -> list[str] | None:
+    """Return the ids that a request names; None if it is about ids that it does not name."""
+    if _named(kind, data) is None:
+        return None
+    found = [id for part in _parts(kind, data) for id in _named(*part) or ()]
+    return [one for one in found if isinstance(one, str)]
+
+
+def _named(kind: str, data: dict[str, Any]) -> list[Any] | None:
+    """Return the same for one part of a request, as they stand there."""
+    if kind in _REGISTRATIONS:
+        return [data.get("awaited"), data.get("awaiter")]
+    if kind == "schedule.create":
+        return [data.get("id"), _expanded(data)]
+    if kind == "task.heartbeat":
+        tasks = data.get("tasks")
+        return [one.get("id") for one in (tasks if isinstance(tasks, list) else []) if isinstance(one, dict)]
+    if kind == "task.create":
+        return []
+    return [data.get("id")] if kind in _BY_ID else None
+
+
+def _expanded(data: dict[str, Any]) -> Any:
+    """Return the template of a schedule's promises with the schedule's own id in it."""
+    template, id = data.get("promiseId"), data.get("id")
+    if isinstance(template, str) and isinstance(id, str):
+        return template.replace("{{.id}}", id)
+    return template
+
+
+def _addresses(kind: str, data: dict[str, Any]) -> Iterator[str]:
+    """Give the addresses to which a request may lead messages."""
+    for inner_kind, inner in _parts(kind, data):
+        for tags in (inner.get("tags"), inner.get("promiseTags")):
+            if isinstance(tags, dict) and "resonate:target" in tags:
+                yield str(tags["resonate:target"])
+        if inner_kind == "promise.register_listener":
+            yield str(inner.get("address"))
+
+
+def _parts(kind: str, data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give a request and the requests inside it, which have none inside themselves."""
+    yield kind, data
+    actions = data.get("actions")
+    for one in [data.get("action"), *(actions if isinstance(actions, list) else [])]:
+        if isinstance(one, dict) and isinstance(one.get("data"), dict):
+            yield str(one.get("kind")), one["data"]

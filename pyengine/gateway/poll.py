@@ -1,0 +1,139 @@
+"""Streams of messages over HTTP: server-sent events.
+
+Lives here: `GET /poll/{group}/{id}`, from the request to the last byte of its answer. May not: which messages
+are sent (offers.py, unblocks.py). Design: a stream ends by itself before clients go deaf, and they open it
+again within a second. The server's report of a closed connection ends it early; a write that fails says
+nothing, because the server drops what cannot be written. A message counts as sent once the operating system
+has it: the empty write behind it returns only then (http_server.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from pyengine.gateway.addresses import is_routable
+from pyengine.gateway.config import GatewayConfig
+from pyengine.gateway.frames import COMMENT, CONNECTED
+from pyengine.gateway.members import Full, Member, Members, Stream
+from pyengine.gateway.permissions import Forbidden, check_poll
+from pyengine.gateway.tokens import TokenRefused, Verifier
+
+__all__ = ["Poll"]
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_STUCK_S = 60.0
+
+
+class Poll:
+    """The endpoint of streams.
+
+    Args:
+        config: the gateway's options.
+        members: its open streams.
+        verifier: the check of tokens, or None if none are needed.
+    """
+
+    def __init__(self, config: GatewayConfig, members: Members, verifier: Verifier | None) -> None:
+        self._config = config
+        self._members = members
+        self._verifier = verifier
+
+    async def open(self, request: Request) -> Response:
+        """Open a stream for the member that the path names."""
+        if request.method == "HEAD":
+            return PlainTextResponse("", 405, {"allow": "GET"})
+        member = Member(request.path_params["group"], request.path_params["pid"])
+        if self._verifier is not None:
+            try:
+                check_poll(self._verifier.verify(bearer(request)), member.group)
+            except TokenRefused as refused:
+                return PlainTextResponse(str(refused), 401, {"www-authenticate": "Bearer"})
+            except Forbidden as forbidden:
+                return PlainTextResponse(str(forbidden), 403)
+        if not is_routable(*member):
+            return PlainTextResponse("no message can be addressed to this group and id", 400)
+        life_s = random.uniform(*self._config.stream_life_s)
+        try:
+            stream = self._members.join(member, asyncio.get_running_loop().time() + life_s)
+        except Full:
+            return PlainTextResponse("this gateway takes no further stream", 503, {"retry-after": "1"})
+        return _StreamResponse(stream, self._members, self._config.comment_s)
+
+
+def bearer(request: Request) -> str | None:
+    """Return the token of a request's header, or None."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+class _StreamResponse(Response):
+    """The answer that is a stream."""
+
+    def __init__(self, stream: Stream, members: Members, comment_s: float) -> None:
+        super().__init__()
+        self._stream = stream
+        self._members = members
+        self._comment_s = comment_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write messages until the stream has ended."""
+        watching = asyncio.create_task(self._watch(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await _write(send, CONNECTED)
+            while await self._write_next(send):
+                pass
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            # the client does not read; the server closes a connection whose answer is not complete
+            return
+        finally:
+            watching.cancel()
+            self._members.leave(self._stream)
+
+    async def _write_next(self, send: Send) -> bool:
+        """Write what there is, or wait for something; return false at the end."""
+        stream, now_s = self._stream, asyncio.get_running_loop().time()
+        if now_s >= stream.ends_s:
+            stream.end("its time is over")
+        stream.wake.clear()
+        messages = stream.take()
+        if messages:
+            for message in messages:
+                await _write(send, message.frame)
+            await _write(send, b"")
+            if stream.ended != "gone":
+                for message in messages:
+                    if message.sent is not None:
+                        message.sent()
+            return True
+        if stream.ended is not None:
+            return False
+        pause_s = min(self._comment_s, stream.ends_s - now_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await stream.wake.wait()
+        if not stream.wake.is_set() and asyncio.get_running_loop().time() < stream.ends_s:
+            await _write(send, COMMENT)
+        return True
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._stream.take()
+        self._stream.end("gone")
+
+
+async def _write(send: Send, data: bytes) -> None:
+    async with asyncio.timeout(_STUCK_S):
+        await send({"type": "http.response.body", "body": data, "more_body": True})

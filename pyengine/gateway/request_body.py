@@ -1,0 +1,80 @@
+"""Bodies of requests, read within limits.
+
+Lives here: `read_body`. May not: the content of a body. Design: a limit is kept while the body arrives. A
+body that is too large is read on for a moment and thrown away, because a client that is still writing would
+see a broken connection and no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import ClientDisconnect, Request
+
+__all__ = ["BodyTooLarge", "BodyTooSlow", "read_body"]
+
+_WHOLE_S = 300.0
+_DRAIN_S = 2.0
+
+
+class BodyTooLarge(Exception):
+    """The body is larger than the limit."""
+
+
+class BodyTooSlow(Exception):
+    """The body did not arrive in time."""
+
+
+async def read_body(request: Request, limit: int, idle_s: float) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        request: the request.
+        limit: the largest number of bytes.
+        idle_s: seconds without a byte after which it is given up.
+
+    Raises:
+        BodyTooLarge: it has more bytes.
+        BodyTooSlow: it did not arrive in time.
+        ClientDisconnect: the client is gone.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        # a client that asks whether to send it need not
+        if request.headers.get("expect", "").lower() != "100-continue":
+            await _drain(request)
+        raise BodyTooLarge
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(_WHOLE_S):
+            while True:
+                async with asyncio.timeout(idle_s):
+                    chunk, more = await _next(request)
+                size += len(chunk)
+                if size > limit:
+                    chunks.clear()
+                    break
+                chunks.append(chunk)
+                if not more:
+                    return b"".join(chunks)
+    except TimeoutError:
+        raise BodyTooSlow from None
+    await _drain(request)
+    raise BodyTooLarge
+
+
+async def _drain(request: Request) -> None:
+    try:
+        async with asyncio.timeout(_DRAIN_S):
+            while (await _next(request))[1]:
+                pass
+    except (TimeoutError, ClientDisconnect):
+        pass
+
+
+async def _next(request: Request) -> tuple[bytes, bool]:
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)

@@ -1,0 +1,120 @@
+"""Requests with the protocol's envelope: `POST /`.
+
+Lives here: the way of one request through limits, token and database. May not: what it means. Design: every
+answer is an envelope, whatever went wrong, and the HTTP status is the status in its head. An answer of the
+gateway itself names the kind and the correlation id of the request as far as they could be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from pyengine.gateway.backend import Backend
+from pyengine.gateway.config import GatewayConfig
+from pyengine.gateway.envelope import Refused, read_request, refusal
+from pyengine.gateway.envelope import Request as Envelope
+from pyengine.gateway.housekeeping import Housekeeping
+from pyengine.gateway.members import Members
+from pyengine.gateway.metrics import Metrics
+from pyengine.gateway.permissions import Forbidden, check
+from pyengine.gateway.poll import bearer
+from pyengine.gateway.request_body import BodyTooLarge, BodyTooSlow, read_body
+from pyengine.gateway.tokens import TokenRefused, Verifier
+
+__all__ = ["Rpc"]
+
+_CLOSE = {"connection": "close"}
+
+
+class Rpc:
+    """The endpoint of the protocol.
+
+    Args:
+        config: the gateway's options.
+        backend: the database.
+        members: the open streams, which learn what is acquired.
+        metrics: counts the answers.
+        verifier: the check of tokens, or None if none are needed.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        backend: Backend,
+        members: Members,
+        metrics: Metrics,
+        verifier: Verifier | None,
+    ) -> None:
+        self._config = config
+        self._backend = backend
+        self._members = members
+        self._metrics = metrics
+        self._verifier = verifier
+        self.housekeeping: Housekeeping | None = None
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one request."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        headers: dict[str, str] = {}
+        envelope = Envelope(kind="unknown", corr_id="0", token=None, document={})
+        try:
+            body = await read_body(request, self._config.max_body_bytes, self._config.body_idle_s)
+            envelope = read_request(body, debug=self._config.debug)
+            answer = await self._ask(envelope, bearer(request))
+        except BodyTooLarge:
+            reason = f"a request has at most {self._config.max_body_bytes} bytes"
+            answer, headers = _refused(envelope, Refused(413, reason)), _CLOSE
+        except BodyTooSlow:
+            answer = _refused(envelope, Refused(408, "the request did not arrive in time"))
+            headers = _CLOSE
+        except Refused as refused:
+            answer = _refused(envelope, refused)
+            if refused.retry_after_s is not None:
+                headers["retry-after"] = str(refused.retry_after_s)
+            if refused.status == 401:
+                headers["www-authenticate"] = "Bearer"
+        except ClientDisconnect:
+            # no one reads it
+            return Response(status_code=400)
+        status = answer["head"]["status"]
+        self._metrics.answered(envelope.kind, status, loop.time() - begun_s)
+        return Response(msgspec.json.encode(answer), status, headers, media_type="application/json")
+
+    async def _ask(self, envelope: Envelope, header: str | None) -> dict[str, Any]:
+        if not envelope.document:
+            raise Refused(400, "the body is no request: a JSON object of kind, head and data")
+        self._check_token(envelope, header)
+        if envelope.kind.startswith("debug.") and not self._config.debug:
+            raise Refused(403, f"{envelope.kind} is switched off here: pyengine serve --debug")
+        answer = await self._backend.rpc(envelope.document)
+        if answer["head"]["status"] == 200:
+            self._answered(envelope, answer)
+        return answer
+
+    def _answered(self, envelope: Envelope, answer: dict[str, Any]) -> None:
+        if envelope.kind == "task.acquire":
+            self._members.acquired(envelope.data["id"], envelope.data["version"])
+        if self.housekeeping is not None:
+            self.housekeeping.answered(envelope.kind, answer)
+
+    def _check_token(self, envelope: Envelope, header: str | None) -> None:
+        if self._verifier is None:
+            return
+        if header is not None and envelope.token is not None and header != envelope.token:
+            raise Refused(401, "head.auth and the header Authorization have different tokens")
+        try:
+            check(self._verifier.verify(envelope.token or header), envelope.kind, envelope.data)
+        except TokenRefused as refused:
+            raise Refused(401, str(refused)) from None
+        except Forbidden as forbidden:
+            raise Refused(403, str(forbidden)) from None
+
+
+def _refused(envelope: Envelope, refused: Refused) -> dict[str, Any]:
+    return refusal(envelope.kind, envelope.corr_id, refused.status, refused.reason)

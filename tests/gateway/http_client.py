@@ -1,0 +1,127 @@
+"""A client of the gateway, as small as a client can be.
+
+Lives here: requests with the protocol's envelope, and streams read line by line. May not: retries, or any
+other kindness of a real client.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+VERSION = "2026-04-01"
+WAIT_S = 60.0
+FAR = 2**52
+
+
+class Client:
+    """A client; use it as a context manager."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url
+        self.token = token
+        self.http = httpx.Client(timeout=WAIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.http.close()
+
+    def envelope(self, kind: str, **data: Any) -> dict[str, Any]:
+        """A request."""
+        head = {"corrId": "c-1", "version": VERSION}
+        if self.token is not None:
+            head["auth"] = self.token
+        return {"kind": kind, "head": head, "data": data}
+
+    def post(self, body: bytes | dict[str, Any], **headers: str) -> httpx.Response:
+        """Send a body to the endpoint of the protocol."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.http.post(
+            self.url, content=content, headers={"content-type": "application/json", **headers}
+        )
+
+    def ask(self, kind: str, **data: Any) -> tuple[int, Any]:
+        """Status and data of the answer to a request."""
+        answer = self.post(self.envelope(kind, **data))
+        told = answer.json()
+        assert told["head"]["status"] == answer.status_code
+        assert (told["kind"], told["head"]["corrId"]) == (kind, "c-1")
+        return answer.status_code, told["data"]
+
+    def create(self, id: str, target: str | None = None, **tags: str) -> dict[str, Any]:
+        """A promise without a deadline, made."""
+        every = {"resonate:target": target, **tags} if target is not None else {**tags}
+        status, data = self.ask("promise.create", id=id, timeoutAt=FAR, tags=every)
+        assert status == 200, data
+        return dict(data["promise"])
+
+    def acquire(self, id: str, version: int = 0, pid: str = "p", ttl: int = 60_000) -> tuple[int, Any]:
+        """A task, acquired."""
+        return self.ask("task.acquire", id=id, version=version, pid=pid, ttl=ttl)
+
+
+class Poll:
+    """An open stream of a member, read by a thread; use it as a context manager."""
+
+    def __init__(self, url: str, group: str, pid: str, token: str | None = None) -> None:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._http = httpx.Client(timeout=httpx.Timeout(WAIT_S, read=None), headers=headers)
+        self._url = f"{url}/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
+        self._messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._opened = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self.comments = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._opened.wait(WAIT_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def next(self, wait_s: float = WAIT_S) -> dict[str, Any] | None:
+        """The next message; None once the stream has ended."""
+        return self._messages.get(timeout=wait_s)
+
+    def messages(self, count: int) -> list[dict[str, Any]]:
+        """So many messages."""
+        late = time.monotonic() + WAIT_S
+        found = [self.next(late - time.monotonic()) for _ in range(count)]
+        return [one for one in found if one is not None]
+
+    def is_silent(self, for_s: float = 0.3) -> bool:
+        """Whether no message comes for a while."""
+        try:
+            return self._messages.get(timeout=for_s) is None
+        except queue.Empty:
+            return True
+
+    def _read(self) -> None:
+        try:
+            with self._http.stream("GET", self._url) as answer:
+                self.status = answer.status_code
+                for line in answer.iter_lines():
+                    self._opened.set()
+                    if line.startswith("data: "):
+                        self._messages.put(json.loads(line[6:]))
+                    elif line.startswith(":"):
+                        self.comments += 1
+        except (httpx.HTTPError, httpx.StreamError, OSError, RuntimeError):
+            pass
+        finally:
+            self._messages.put(None)
+            self._opened.set()
