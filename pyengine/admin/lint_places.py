@@ -34,6 +34,7 @@ SKIPPERS = frozenset(
         "try_locks",
         "call_try_locks",
         "side_rows",
+        "delivery",
         "unblock_delivery",
         "search",
         "leases",

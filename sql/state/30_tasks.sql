@@ -32,6 +32,7 @@ create table durable._tasks (
   retry_at durable.epoch_ms,
   prefer_until durable.epoch_ms,
   released_until durable.epoch_ms,
+  acquired_at durable.epoch_ms,
   execution bigint,
   owner bigint,
   ttl bigint,
@@ -67,6 +68,8 @@ comment on column durable._tasks.version is 'Fencing token: raised by one at eac
 comment on column durable._tasks.deadline is 'Copy of the promise''s timeout_at, immutable: task operations need no promise lock.';
 comment on column durable._tasks.expires_at is 'Instant at which the lease ends unless renewed.';
 comment on column durable._tasks.retry_at is 'Not to be dispatched before this instant.';
+comment on column durable._tasks.acquired_at is
+  'When it was acquired last; null before that, and for a run that was handed off. An acquire may be sent again while its lease has not been renewed.';
 comment on column durable._tasks.ttl is 'Length of the lease that the holder asked for, in ms.';
 comment on column durable._tasks.pid is 'Worker that holds the lease.';
 comment on column durable._tasks.queue is

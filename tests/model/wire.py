@@ -34,7 +34,7 @@ CALLS: dict[str, tuple[str, Sequence[str], str]] = {
     ),
     "unblock.claim": (
         "select coalesce(json_agg(json_build_array(u.promise_id, u.address, u.attempt, "
-        "durable._wire_promise(u.promise))), '[]') from durable.unblock_claim(%s, 1000, %s) u",
+        "durable.wire_promise(u.promise))), '[]') from durable.unblock_claim(%s, 1000, %s) u",
         ("address", "ttl"),
         "messages",
     ),

@@ -294,9 +294,9 @@ def test_false_background_steps_are_invisible(conn: Connection, clock: Clock) ->
 
 
 def test_false_acquire_is_idempotent(conn: Connection) -> None:
-    """The same call again by the same process is 409; so are release, fulfil and continue."""
+    """The same call again by another process is 409; so are release, fulfil and continue by the same."""
     make(conn, "t", target="g")
-    assert [acquire(conn, "t", 0).status for _ in range(2)] == [200, 409]
+    assert [acquire(conn, "t", 0, pid=pid).status for pid in ("P", "Q")] == [200, 409]
     assert [say(conn, "task.release", id="t", version=1).status for _ in range(2)] == [200, 409]
     assert [say(conn, "task.halt", id="t").status for _ in range(2)] == [200, 200]
     assert [say(conn, "task.continue", id="t").status for _ in range(2)] == [200, 409]

@@ -42,7 +42,10 @@ PAIRS: dict[str, tuple[Call, Call]] = {
     ),
     "force": (cancel("r", force=True), ("select * from durable.cancel_many('{r}', force => true)", ())),
     "pause": (PAUSE, ("select * from durable.pause_many('{r}')", ())),
-    "settle": (settle("r", "7"), ("select * from durable.settle_many('{r}', value => '7')", ())),
+    "settle": (
+        ("select durable.resolve('r', '7')", ()),
+        ("select * from durable.settle_many('{r}', value => '7')", ()),
+    ),
 }
 RESUME_PAIR: tuple[Call, Call] = (
     ("select durable.resume('r')", ()),

@@ -60,7 +60,7 @@ def column(conn: Connection, name: str) -> object:
 
 # operation -> states in which it succeeds; anywhere else it is refused with the code
 EDGES: dict[str, tuple[Call, set[str], str]] = {
-    "acquire": (acquire("t", 0), {"pending"}, "WF003"),
+    "acquire": (acquire("t", 0, "Q"), {"pending"}, "WF003"),
     "release": (("select durable.task_release('t', 1)", ()), {"acquired"}, "WF002"),
     "suspend": (park("t", "x"), {"acquired"}, "WF002"),
     "fulfill": (("select durable.task_fulfill('t', 1, 'resolved')", ()), {"acquired"}, "WF002"),
@@ -141,8 +141,8 @@ def test_get(conn: Connection, clock: Clock) -> None:
 
 
 def test_acquire(conn: Connection, clock: Clock) -> None:
-    """An acquire raises the version by one, sets the lease and clears the wake reasons; it is exclusive,
-    not idempotent."""
+    """An acquire raises the version by one, sets the lease and clears the wake reasons; it is exclusive:
+    only the process that has it may ask again."""
     take(conn, "t")
     ask(conn, create("x", external="true"))
     ask(conn, park("t", "x"))
@@ -152,7 +152,7 @@ def test_acquire(conn: Connection, clock: Clock) -> None:
     assert ask(conn, acquire("t", 1, "Q", 77)) == ("t", "acquired", 2, 0, 77, "Q")
     assert column(conn, "expires_at") == clock.now_ms + 77
     assert column(conn, "retry_at") is None
-    assert refusal(conn, acquire("t", 1, "Q", 77)) == "WF003"
+    assert refusal(conn, acquire("t", 1, "R", 77)) == "WF003"
 
 
 def test_release_keeps_version_and_reasons(conn: Connection, clock: Clock) -> None:

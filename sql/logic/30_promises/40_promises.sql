@@ -4,13 +4,16 @@
 create or replace function durable._promise_record(p_promise durable._promises)
 returns durable.promise_record language sql immutable
 as $$
-  select row(p_promise.id, p_promise.state, p_promise.param_headers, p_promise.param_data, p_promise.value_headers,
+  select row(p_promise.id, p_promise.state, p_promise.param_headers, p_promise.param_data,
+             case when p_promise.head is null or p_promise.value_data is null or durable._is_plain(p_promise.param_headers)
+                  then p_promise.value_headers else coalesce(p_promise.value_headers, durable._plain_headers()) end,
              p_promise.value_data,
              case when p_promise.target is null or p_promise.tags ? 'resonate:target' then p_promise.tags
                   else p_promise.tags || jsonb_build_object('resonate:target', p_promise.target) end,
              p_promise.timeout_at, p_promise.created_at, p_promise.settled_at)::durable.promise_record
 $$;
-comment on function durable._promise_record(durable._promises) is 'A stored promise as clients see it.';
+comment on function durable._promise_record(durable._promises) is
+  'A stored promise as clients see it. The result of a run is encoded by the engine, whoever wrote its param.';
 
 create or replace function durable._step_record(p_id text)
 returns durable.promise_record language sql stable
@@ -306,8 +309,8 @@ as $$
 declare
   v_record durable.promise_record;
 begin
-  v_record := durable.promise_settle(p_id, p_state, p_value::text);
-  if v_record.state <> p_state or durable._json(v_record.value_data) is distinct from p_value then
+  v_record := durable.promise_settle(p_id, p_state, p_value::text, durable._plain_headers());
+  if v_record.state <> p_state or durable._decoded(v_record.value_data) is distinct from p_value then
     perform durable._fail_conflict(format('Promise %L is %s already, with another outcome.', p_id, v_record.state),
                                    format('select * from durable.result(%L)', p_id));
   end if;

@@ -1,27 +1,29 @@
 -- Delivery of unblock messages: a courier claims them, a message that is not acknowledged is claimed again with back-off, an
 -- acknowledged one is deleted.
 
-create or replace function durable._try_lock_due_unblocks(p_address text, p_limit integer, p_now bigint)
+create or replace function durable._try_lock_due_unblocks(p_addresses text[], p_limit integer, p_now bigint)
 returns table (promise_id text, address text) language plpgsql volatile
 as $$
 begin
-  if p_address is null then
+  if p_addresses is null then
     return query
       select u.promise_id, u.address from durable._unblocks u
       where u.claimed_until <= p_now order by u.claimed_until limit p_limit for update skip locked;
   else
     return query
-      select u.promise_id, u.address from durable._unblocks u
-      where u.address = p_address and u.claimed_until <= p_now
-      order by u.claimed_until limit p_limit for update skip locked;
+      select d.promise_id, d.address from unnest(p_addresses) as a (address)
+      cross join lateral (
+        select u.promise_id, u.address from durable._unblocks u
+        where u.address = a.address and u.claimed_until <= p_now
+        order by u.claimed_until limit p_limit for update skip locked) d
+      limit p_limit;
   end if;
 end
 $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
-comment on function durable._try_lock_due_unblocks(text, integer, bigint) is
+comment on function durable._try_lock_due_unblocks(text[], integer, bigint) is
   'Locks messages that are due: never claimed, or claimed and not acknowledged in time. Skips those that another courier has locked.';
 
-create or replace function durable.unblock_claim(
-  p_address text default null, p_limit integer default 100, p_ttl_ms integer default 5000)
+create or replace function durable._claim_unblocks(p_addresses text[], p_limit integer, p_ttl_ms integer)
 returns table (promise_id text, address text, attempt integer, promise durable.promise_record)
 language plpgsql volatile
 as $$
@@ -33,7 +35,7 @@ begin
   end if;
   return query
   with due as materialized (
-    select d.promise_id, d.address from durable._try_lock_due_unblocks(p_address, p_limit, v_now) d
+    select d.promise_id, d.address from durable._try_lock_due_unblocks(p_addresses, p_limit, v_now) d
   ), claimed as (
     update durable._unblocks u
     set attempts = u.attempts + 1,
@@ -44,6 +46,19 @@ begin
   select c.promise_id, c.address, c.attempts, durable._promise_record(p)
   from claimed c join durable._promises p on p.id = any (array[c.promise_id])
   order by c.promise_id, c.address;
+end
+$$;
+comment on function durable._claim_unblocks(text[], integer, integer) is
+  'Claims messages for these addresses (null: for any), for a time that doubles with each attempt. WF004.';
+
+create or replace function durable.unblock_claim(
+  p_address text default null, p_limit integer default 100, p_ttl_ms integer default 5000)
+returns table (promise_id text, address text, attempt integer, promise durable.promise_record)
+language plpgsql volatile
+as $$
+begin
+  return query select * from durable._claim_unblocks(
+    case when p_address is not null then array[p_address] end, p_limit, p_ttl_ms);
 end
 $$;
 comment on function durable.unblock_claim(text, integer, integer) is

@@ -161,7 +161,7 @@ begin
   return query
     update durable._tasks t
     set state = 'acquired', version = t.version + 1, pid = p_pid, ttl = p_ttl, expires_at = p_now + p_ttl,
-        retry_at = null, prefer_until = null, preference = null, recv = null, recv_headers = null,
+        acquired_at = p_now, retry_at = null, prefer_until = null, preference = null, recv = null, recv_headers = null,
         queue = case when t.recv is null then t.queue
                      else (select durable._queue_of(p.target) from durable._promises p where p.id = t.id) end,
         attempt = t.attempt + (not t.attempt_open)::integer, attempt_open = true
@@ -184,6 +184,20 @@ end
 $$;
 comment on function durable._check_claim(text, bigint) is 'Checks the arguments of a claim. WF004.';
 
+create or replace function durable._is_acquired_again(p_task durable._tasks, p_version integer, p_pid text, p_now bigint)
+returns boolean language plpgsql stable
+as $$
+begin
+  return durable._is_leased(p_task, p_version + 1, p_now) and p_task.pid = p_pid and p_task.execution is null
+    and p_task.expires_at = p_task.acquired_at + p_task.ttl and not durable._strict()
+    and not exists (select from durable._promises p
+                    where p.tags ->> 'resonate:branch' = p_task.id and p.tags ? 'resonate:branch' and p.id <> p_task.id
+                      and greatest(p.created_at, p.settled_at) >= p_task.acquired_at);
+end
+$$;
+comment on function durable._is_acquired_again(durable._tasks, integer, text, bigint) is
+  'True for an acquire that its process has made already and whose answer it may have lost: the lease was not renewed, and nothing was written under it. Not in the strict profile.';
+
 create or replace function durable.task_acquire(p_id text, p_version integer, p_pid text, p_ttl bigint)
 returns durable.task_record language plpgsql volatile
 as $$
@@ -197,7 +211,9 @@ begin
   v_now := durable._now_ms();
   select * into v_task from durable._tasks t where t.id = p_id;
   if not found or v_task.state <> 'pending' or v_task.version is distinct from p_version or v_task.deadline <= v_now then
-    if not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
+    if durable._is_acquired_again(v_task, p_version, p_pid, v_now) then
+      return durable._task_record(p_id);
+    elsif not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
       perform durable._fail_not_found('task', p_id);
     end if;
     perform durable._fail_conflict(format('Task %L is not pending at version %s.', p_id, p_version));
@@ -207,7 +223,7 @@ begin
 end
 $$;
 comment on function durable.task_acquire(text, integer, text, bigint) is
-  'Acquires a pending task at exactly this version; the answer carries the new version, which every later call names. WF001, WF003, WF004.';
+  'Acquires a pending task at exactly this version; the answer carries the new version, which every later call names. The same process may send it again while it has neither renewed the lease nor written anything, because the answer may have been lost. WF001, WF003, WF004.';
 
 create or replace function durable._acquire_existing(p_id text, p_pid text, p_ttl bigint)
 returns void language plpgsql volatile

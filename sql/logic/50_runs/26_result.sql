@@ -4,13 +4,14 @@ create or replace function durable.result(id text)
 returns table (state text, value jsonb, error jsonb) language plpgsql volatile
 as $$
 declare
-  v_record durable.promise_record;
+  v_record durable.promise_record := durable.promise_get($1);
+  v_is_plain boolean := durable._is_plain(coalesce(v_record.value_headers, v_record.param_headers));
 begin
-  v_record := durable.promise_get($1);
   return query select v_record.state,
-    case when v_record.state = 'resolved' then durable._json(v_record.value_data) end,
-    case when v_record.state = 'pending' then null
-         when v_record.state like 'rejected%' then durable._json(durable._error_of(v_record.state, v_record.value_data)) end;
+    case when v_record.state = 'resolved' then durable._decoded(v_record.value_data) end,
+    case when v_record.state like 'rejected%' then durable._json(durable._error_of(v_record.state, case
+      when v_is_plain then v_record.value_data
+      else durable._error_from_sdk(nullif(durable._from_envelope(v_record.value_data), 'null')) end)) end;
 end
 $$;
 comment on function durable.result(text) is 'State, value and error of a run or promise as it is now; never waits. WF001.';
@@ -27,8 +28,8 @@ begin
     perform durable._expire(v_due);
   end if;
   return query
-  select i.id, p.state, case when p.state = 'resolved' then p.value_data end,
-         case when p.state <> 'resolved' then durable._error_of(p.state, p.value_data) end
+  select i.id, p.state, case when p.state = 'resolved' then durable._plain_value(p) end,
+         case when p.state <> 'resolved' then durable._plain_error(p) end
   from unnest(p_ids) as i (id)
   left join durable._promises p on p.id = i.id
   where p.state is distinct from 'pending';

@@ -7,7 +7,7 @@ returns table ("rows" json, started_at bigint, input text) language sql stable
 as $$
   select coalesce(json_agg(json_build_array(j.seq, j.type, j.child, j.attempt, j.name, encode(j.input_hash, 'hex'),
            case when s.delivery is not null then s.data when p.id is null then durable._data(j)
-                when p.state = 'resolved' then p.value_data else durable._error_of(p.state, p.value_data) end,
+                when p.state = 'resolved' then durable._plain_value(p) else durable._plain_error(p) end,
            case when s.delivery is not null then true else p.state = 'resolved' end) order by j.seq), '[]'),
          min(j.ts) filter (where j.seq = 0), min(durable._data(j)) filter (where j.seq = 0)
   from durable._journal j

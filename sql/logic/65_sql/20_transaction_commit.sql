@@ -71,7 +71,7 @@ begin
                                  format('select * from durable.result(%L)', s.id))
   from (select e ->> 'id' as id, e ->> 'state' as state, e ->> 'value' as value
         from jsonb_array_elements(p_effects) with ordinality as u (e, ord) where e ->> 'do' = 'settle' order by u.ord offset 0) s
-  cross join lateral durable.promise_settle(s.id, s.state, s.value) r
+  cross join lateral durable.promise_settle(s.id, s.state, s.value, durable._plain_headers()) r
   where (r.state, r.value_data) is distinct from (s.state, s.value);
 end
 $$;

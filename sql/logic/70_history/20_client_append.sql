@@ -10,9 +10,8 @@ as $$
     when durable._holds_result(p_type) then jsonb_build_object('result', durable._json(p_data))
     when durable._holds_error(p_type) or p_type = 'child_settled' and p_child.id is null
       then jsonb_build_object('error', durable._with_kind(durable._json(p_data)))
-    when p_child.state = 'resolved' then jsonb_build_object('result', durable._json(p_child.value_data))
-    else jsonb_build_object('error',
-                            durable._with_kind(durable._json(durable._error_of(p_child.state, p_child.value_data)))) end
+    when p_child.state = 'resolved' then jsonb_build_object('result', durable._json(durable._plain_value(p_child)))
+    else jsonb_build_object('error', durable._with_kind(durable._json(durable._plain_error(p_child)))) end
 $$;
 comment on function durable._completion(durable.row_type, text, durable._promises) is
   'The result or error of a completing row, from the place where it is stored.';

@@ -99,7 +99,8 @@ as $$
              when c.type = 'signal_received' then durable._outcome_of('resolved', s.data)
              when c.event not in ('InvokeCompleted', 'TimerFired') then durable._outcome_of('pending', null)
              when c.last_type in ('open_child_settled', 'child_settled', 'timer_fired') and p.id is not null
-               then durable._outcome_of(p.state, p.value_data)
+               then durable._outcome_of(p.state, case when p.state = 'resolved' then durable._plain_value(p)
+                                                      when p.state <> 'pending' then durable._plain_error(p) end)
              when durable._holds_result(c.last_type) then durable._outcome_of('resolved', c.data)
              else durable._outcome_of('rejected', c.data) end), '{}')
   from durable._past_children(p_head, p_upto) c

@@ -141,27 +141,27 @@ comment on view durable.services is
   'Functions that serve runs and promises (durable.serve): how often they are tried, how much waits for each and from when on, and whether the function still exists.';
 
 create or replace view durable.promises as
-select t.id, 'pending' as state, p.target, p.timer, p.external, durable._json(p.param_data) as param, p.param_headers,
+select t.id, 'pending' as state, p.target, p.timer, p.external, durable._decoded(p.param_data) as param, p.param_headers,
        null::jsonb as value, null::jsonb as value_headers, p.tags, durable._at(p.created_at) as created_at,
        null::timestamptz as settled_at, durable._at(p.timeout_at) as timeout_at,
        (select o.id from durable._executions o where o.execution = p.execution) as owner, p.child, p.tenant
 from durable._tasks t
 cross join lateral (select p.* from durable._promises p where p.id = t.id offset 0) p
 union all
-select p.id, 'pending', p.target, p.timer, p.external, durable._json(p.param_data), p.param_headers,
+select p.id, 'pending', p.target, p.timer, p.external, durable._decoded(p.param_data), p.param_headers,
        null, null, p.tags, durable._at(p.created_at), null, durable._at(p.timeout_at),
        (select o.id from durable._executions o where o.execution = p.execution), p.child, p.tenant
 from durable._promises p
 where p.target is null and p.state = 'pending'
 union all
-select p.id, p.state, p.target, p.timer, p.external, durable._json(p.param_data), p.param_headers,
-       durable._json(p.value_data), p.value_headers, p.tags, durable._at(p.created_at), durable._at(p.settled_at),
+select p.id, p.state, p.target, p.timer, p.external, durable._decoded(p.param_data), p.param_headers,
+       durable._decoded(p.value_data), p.value_headers, p.tags, durable._at(p.created_at), durable._at(p.settled_at),
        durable._at(p.timeout_at),
        (select o.id from durable._executions o where o.execution = p.execution), p.child, p.tenant
 from durable._refutable p
 where p.state <> 'pending' and durable._at(p.settled_at) is not null;
 comment on view durable.promises is
-  'Durable promises: runs, timers, external ones and protocol clients''. Pending ones are found by their tasks, or among those that have none. The local steps of runs are in durable.steps.';
+  'Durable promises: runs, timers, external ones and protocol clients''. Pending ones are found by their tasks, or among those that have none. param and value are decoded, whether the engine or an SDK wrote them. The local steps of runs are in durable.steps.';
 
 create or replace view durable.steps as
 select p.id as run, i.child, p.id || '.' || i.child as id, i.name,
@@ -213,7 +213,7 @@ as $$
                                       else 'Local' end)
       || case when p_row.name is null then '{}' else jsonb_build_object('function_name', p_row.name) end
       || case when g.data ? 'input' then jsonb_build_object('input', g.data -> 'input')
-              when p_child.param_data is not null then jsonb_build_object('input', durable._json(p_child.param_data))
+              when p_child.param_data is not null then jsonb_build_object('input', durable._decoded(p_child.param_data))
               else '{}' end
       || case when g.data ?| array['retry_policy', 'retry']
               then jsonb_build_object('retry_policy', coalesce(g.data -> 'retry_policy', g.data -> 'retry')) else '{}' end

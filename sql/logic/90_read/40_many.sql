@@ -262,7 +262,7 @@ begin
       when x.state is null then 'not_found'
       when p.id is null and x.state = 'pending' then 'refused'
       when x.state = 'pending' and p.timeout_at > p_now then 'done'
-      when x.state = p_state and durable._json(x.value) is not distinct from u.value::jsonb then 'already'
+      when x.state = p_state and durable._decoded(x.value) is not distinct from u.value::jsonb then 'already'
       else 'ended' end
     from unnest(p_ids, p_values) with ordinality as u (id, value, n)
     left join durable._promises p on p.id = any (array[u.id])
@@ -292,7 +292,8 @@ begin
   v_now := durable._now_ms();
   v_outcomes := durable._settled_before(v_ids, $2, v_values, v_now);
   perform durable._hint('durable_ready', v_now)
-  where durable._settle(v_ids, array_fill($2, array[v_count]), array_fill(null::jsonb, array[v_count]), v_values, v_now) <> '{}';
+  where durable._settle(v_ids, array_fill($2, array[v_count]), array_fill(durable._plain_headers(), array[v_count]), v_values,
+                        v_now) <> '{}';
   perform durable._hint('durable_settled', v_now);
   return query
   select u.id, u.outcome, coalesce(p.state, s.state)

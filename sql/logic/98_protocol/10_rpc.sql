@@ -121,20 +121,36 @@ $$;
 comment on function durable._wire_response(text, text, integer, jsonb) is 'A response envelope.';
 
 create or replace function durable._wire_payload(p_headers jsonb, p_data text)
-returns jsonb language sql immutable parallel safe
-as $$ select jsonb_strip_nulls(jsonb_build_object('headers', p_headers, 'data', p_data)) $$;
-comment on function durable._wire_payload(jsonb, text) is 'A param or value on the wire.';
+returns jsonb language sql immutable
+as $$
+  select jsonb_strip_nulls(case
+    when durable._is_plain(p_headers) then jsonb_build_object('data', durable._in_envelope(p_data))
+    else jsonb_build_object('headers', p_headers, 'data', p_data) end)
+$$;
+comment on function durable._wire_payload(jsonb, text) is
+  'A param or value on the wire: what the engine encoded in the envelope of the SDKs, anything else as it came.';
 
 create or replace function durable._wire_promise(p_promise durable.promise_record)
-returns jsonb language sql immutable parallel safe
+returns jsonb language sql immutable
 as $$
   select jsonb_strip_nulls(jsonb_build_object(
     'id', p_promise.id, 'state', p_promise.state, 'tags', p_promise.tags,
     'param', durable._wire_payload(p_promise.param_headers, p_promise.param_data),
-    'value', durable._wire_payload(p_promise.value_headers, p_promise.value_data),
+    'value', durable._wire_payload(
+      v.headers, case when p_promise.state <> 'resolved' and durable._is_plain(v.headers)
+                      then durable._error_for_sdk(p_promise.value_data) else p_promise.value_data end),
     'timeoutAt', p_promise.timeout_at, 'createdAt', p_promise.created_at, 'settledAt', p_promise.settled_at))
+  from (select coalesce(p_promise.value_headers, case when durable._is_plain(p_promise.param_headers)
+                                                      then durable._plain_headers() end) as headers) v
 $$;
-comment on function durable._wire_promise(durable.promise_record) is 'A promise on the wire.';
+comment on function durable._wire_promise(durable.promise_record) is
+  'A promise on the wire. A value without headers is encoded as its param is.';
+
+create or replace function durable.wire_promise(p_promise durable.promise_record)
+returns jsonb language plpgsql immutable
+as $$ begin return durable._wire_promise(p_promise); end $$;
+comment on function durable.wire_promise(durable.promise_record) is
+  'A promise as the protocol sends it: select durable.wire_promise(durable.promise_get(''order-42'')). Runs and values of the engine are in the envelope of the SDKs, base64 of JSON, and errors in their form; promises of clients are as they were written.';
 
 create or replace function durable._wire_task(p_task durable.task_record)
 returns jsonb language sql immutable parallel safe
@@ -384,14 +400,14 @@ begin
   else
     v_answer := durable._fence(v_id, v_version, v_action ->> 'kind', v_inner);
   end if;
-  return jsonb_build_object('preload', durable._wire_preload(v_id), 'action', durable._wire_response(
+  return jsonb_build_object('preload', '[]'::jsonb, 'action', durable._wire_response(
     v_action ->> 'kind', coalesce(v_action #>> '{head,corrId}', p_corr),
     case jsonb_typeof(v_answer) when 'object' then 200 when 'string' then 400 else 404 end,
     coalesce(v_answer, to_jsonb(format('not found: There is no promise %L.', v_inner ->> 'id')))));
 end
 $$;
 comment on function durable._rpc_task_fence(jsonb, text) is
-  'task.fence. The answer of the inner request is part of the answer; the status says whether the fence let the request pass.';
+  'task.fence. The answer of the inner request is part of the answer; the status says whether the fence let the request pass. Its preload is empty: that of the acquire is enough, and one in each answer would cost the square of a fan-out.';
 
 create or replace function durable._rpc_task_heartbeat(p_data jsonb)
 returns jsonb language plpgsql volatile
