@@ -27,7 +27,7 @@ OFFERS = Procedure(
 UNBLOCKS = Procedure(
     signature="(addresses[], limit, ttl_ms) -> (promise_id, address, promise json, settled)",
     sql=(
-        "select u.promise_id, u.address, durable._wire_promise(u.promise)::text as promise, "
+        "select u.promise_id, u.address, durable.wire_promise(u.promise)::text as promise, "
         "(u.promise).state <> 'pending' as settled from unnest($1::text[]) as a (address) "
         "cross join lateral durable.unblock_claim(a.address, $2::integer, $3::integer) u"
     ),
