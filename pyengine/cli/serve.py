@@ -42,9 +42,9 @@ class Listening:
     """Where a gateway listens, and how others reach it."""
 
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Its port; 0 takes a free one.")
-    ] = 8001
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Its port; 0 takes a free one.")] = (
+        8001
+    )
     public_url: Annotated[
         str | None,
         typer.Option("--public-url", metavar="URL", help="Where receivers of messages reach this gateway."),

@@ -35,7 +35,7 @@ _CONFLICTS = frozenset({"40P01", "40001", "55P03"})
 # a text, a number or a nesting that jsonb cannot represent
 _TOO_MUCH = frozenset({"54000", "54001", "54011"})
 _CANCELLED = "57014"
-_TRIES = 4
+_TRIES = 3
 _RETRY_AFTER_S = 1
 _WAIT_S = 8.0
 _REPEATABLE = ("promise.", "schedule.get", "schedule.create", "schedule.search", "task.get", "task.search")

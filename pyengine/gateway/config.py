@@ -42,6 +42,7 @@ class GatewayConfig:
         comment_s: seconds of silence after which a stream gets a comment.
         stream_life_s: the shortest and the longest life of a stream, in seconds. Some clients stop listening
             300 s after they connected.
+        closing_s: the last seconds of a stream, in which nothing new is sent on it.
         stop_s: seconds that requests have to end when the gateway stops.
     """
 
@@ -63,6 +64,7 @@ class GatewayConfig:
     body_idle_s: float = 30.0
     comment_s: float = 15.0
     stream_life_s: tuple[float, float] = (200.0, 270.0)
+    closing_s: float = 5.0
     stop_s: float = 20.0
 
     def check(self) -> None:

@@ -194,4 +194,3 @@ def _bind(host: str, port: int) -> socket.socket:
         raise InvalidRequest(
             f"cannot listen on {host}, port {port}: {reason}", hint="another one: --port, or 0 for any"
         ) from None
-

@@ -17,8 +17,6 @@ from typing import NamedTuple, TypeAlias
 
 __all__ = ["Full", "Member", "Members", "Message", "Stream"]
 
-# the last seconds of a stream, in which nothing new is sent on it
-_CLOSING_S = 5.0
 _QUEUE_MAX = 256
 
 
@@ -59,6 +57,7 @@ class Stream:
     Args:
         member: whose it is.
         ends_s: the loop's time at which it ends.
+        full_s: the loop's time from which on it takes nothing new.
         offered: the last stream on which each task was offered, for all streams of the gateway.
 
     Attributes:
@@ -66,9 +65,10 @@ class Stream:
         ended: why it has ended, or None.
     """
 
-    def __init__(self, member: Member, ends_s: float, offered: dict[Task, Stream]) -> None:
+    def __init__(self, member: Member, ends_s: float, full_s: float, offered: dict[Task, Stream]) -> None:
         self.member = member
         self.ends_s = ends_s
+        self._full_s = full_s
         self.wake = asyncio.Event()
         self.ended: str | None = None
         self._queue: deque[Message] = deque()
@@ -77,7 +77,7 @@ class Stream:
 
     def takes_messages(self, now_s: float) -> bool:
         """Return whether new messages may be put on this stream."""
-        return self.ended is None and now_s < self.ends_s - _CLOSING_S and len(self._queue) < _QUEUE_MAX
+        return self.ended is None and now_s < self._full_s and len(self._queue) < _QUEUE_MAX
 
     def unacquired(self, now_s: float) -> int:
         """Return how many tasks it was offered that nobody is known to have acquired."""
@@ -142,8 +142,13 @@ class Members:
         """Return the number of open streams."""
         return len(self._open)
 
-    def join(self, member: Member, ends_s: float) -> Stream:
+    def join(self, member: Member, ends_s: float, full_s: float) -> Stream:
         """Return a new stream, which replaces the one before it of the same member.
+
+        Args:
+            member: whose it is.
+            ends_s: the loop's time at which it ends.
+            full_s: the loop's time from which on it takes nothing new.
 
         Raises:
             Full: there may be no further one.
@@ -151,7 +156,7 @@ class Members:
         if self._closed or len(self._open) >= self._max_streams:
             raise Full
         older = self._streams.get(member)
-        stream = Stream(member, ends_s, self._offered)
+        stream = Stream(member, ends_s, full_s, self._offered)
         if older is not None:
             for message in older.take():
                 stream.send(message)

@@ -2,7 +2,7 @@
 
 Lives here: `Offers`: what is asked for whom, and who gets an offer. May not: which tasks are due (SQL).
 Design: an offer that was asked for is nobody else's for a while, so a gateway asks for its own members only,
-and for no more than they may have without acquiring it. Tasks for any member of a group go round its members.
+and for no more than they may have without acquiring it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyengine.gateway.polling import Poller
 __all__ = ["Offers"]
 
 _LONGEST_S = 1.0
-# of one group, a member gets so many at once, so that others get some too
-_SHARE = 8
+# offers in one transaction, unless there are more members
+_BATCH = 1_000
 
 
 class Offers:
@@ -56,25 +56,22 @@ class Offers:
         streams = self._members.taking(loop.time())
         if not len(self._members):
             return None
-        asked: list[tuple[Stream, str, int]] = []
-        for one in random.sample(streams, len(streams)):
-            room = self._max_unacquired - one.unacquired(loop.time())
-            # of little room one of the two gets all, now this one and now that one
-            share = _SHARE if room > _SHARE else random.choice((0, room))
-            asked += [(one, one.member.group, share), (one, one.member.address, room - share)]
-        asked = [(one, queue, room) for one, queue, room in asked if room > 0]
+        most = max(1, _BATCH // max(1, len(streams)))
+        rooms = {one.member.address: (one, self._room(one, loop.time())) for one in streams}
+        asked = [(address, min(room, most)) for address, (_, room) in rooms.items() if room > 0]
         if not asked:
             return False
-        rows = await self._link.rows(
-            OFFERS,
-            [queue for _, queue, _ in asked],
-            [one.member.pid for one, _, _ in asked],
-            [room for _, _, room in asked],
-        )
-        until_s = loop.time()
+        # the first ones get the odd tasks
+        random.shuffle(asked)
+        rows = await self._link.rows(OFFERS, [address for address, _ in asked], [room for _, room in asked])
+        now_s = loop.time()
         for row in rows:
-            self._send(asked[row["n"] - 1][0], row["id"], row["version"], until_s + row["retry_ms"] / 1000)
+            stream, _ = rooms[row["address"]]
+            self._send(stream, row["id"], row["version"], now_s + row["retry_ms"] / 1000)
         return bool(rows)
+
+    def _room(self, stream: Stream, now_s: float) -> int:
+        return self._max_unacquired - stream.unacquired(now_s)
 
     def _send(self, stream: Stream, id: str, version: int, again_s: float) -> None:
         # a second more, because the database's next offer comes by a poll

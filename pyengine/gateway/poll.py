@@ -62,9 +62,9 @@ class Poll:
                 return PlainTextResponse(str(forbidden), 403)
         if not is_routable(*member):
             return PlainTextResponse("no message can be addressed to this group and id", 400)
-        life_s = random.uniform(*self._config.stream_life_s)
+        ends_s = asyncio.get_running_loop().time() + random.uniform(*self._config.stream_life_s)
         try:
-            stream = self._members.join(member, asyncio.get_running_loop().time() + life_s)
+            stream = self._members.join(member, ends_s, ends_s - self._config.closing_s)
         except Full:
             return PlainTextResponse("this gateway takes no further stream", 503, {"retry-after": "1"})
         return _StreamResponse(stream, self._members, self._config.comment_s)

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 __all__ = ["BodyTooLarge", "BodyTooSlow", "read_body"]
 
 _WHOLE_S = 300.0
-_DRAIN_S = 2.0
+_DRAIN_S = 1.0
 
 
 class BodyTooLarge(Exception):

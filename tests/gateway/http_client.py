@@ -6,13 +6,15 @@ other kindness of a real client.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
+import socket
 import threading
 import time
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -71,16 +73,55 @@ class Client:
         return self.ask("task.acquire", id=id, version=version, pid=pid, ttl=ttl)
 
 
-class Poll:
-    """An open stream of a member, read by a thread; use it as a context manager."""
+def raw(url: str, *parts: bytes, pause_s: float = 0.0) -> bytes:
+    """All that the server sends to a connection on which these bytes are sent, until it closes it.
 
-    def __init__(self, url: str, group: str, pid: str, token: str | None = None) -> None:
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._http = httpx.Client(timeout=httpx.Timeout(WAIT_S, read=None), headers=headers)
-        self._url = f"{url}/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
-        self._messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    Args:
+        url: where.
+        parts: the bytes.
+        pause_s: seconds between two parts.
+    """
+    place = urlsplit(url)
+    with socket.create_connection((place.hostname, place.port), timeout=WAIT_S) as sock:
+        for n, part in enumerate(parts):
+            time.sleep(pause_s if n else 0)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                sock.sendall(part)
+        found = b""
+        with contextlib.suppress(ConnectionResetError):
+            while got := sock.recv(65536):
+                found += got
+    return found
+
+
+def post_head(length: int | None = None, *headers: str) -> bytes:
+    """The head of a request to the endpoint of the protocol; chunked if it has no length."""
+    size = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+    lines = ["POST / HTTP/1.1", "host: x", "content-type: application/json", size, *headers, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+class Poll:
+    """An open stream of a member, read by a thread; use it as a context manager.
+
+    It speaks HTTP/1.0, so the body ends with the connection and has no chunks.
+    """
+
+    def __init__(
+        self, url: str, group: str, pid: str, token: str | None = None, beside: Poll | None = None
+    ) -> None:
+        """Open it; with `beside` its messages are those of another stream too."""
+        place = urlsplit(url)
+        self._sock = socket.create_connection((place.hostname, place.port), timeout=WAIT_S)
+        path = f"/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
+        head = [f"GET {path} HTTP/1.0", "host: x", "accept: text/event-stream"]
+        head += [] if token is None else [f"authorization: Bearer {token}"]
+        self._sock.sendall("\r\n".join([*head, "", ""]).encode())
+        own: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._messages = own if beside is None else beside._messages
         self._opened = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
+        self.status = 0
         self.comments = 0
 
     def __enter__(self) -> Self:
@@ -91,7 +132,10 @@ class Poll:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._http.close()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(WAIT_S)
+        self._sock.close()
 
     def next(self, wait_s: float = WAIT_S) -> dict[str, Any] | None:
         """The next message; None once the stream has ended."""
@@ -111,17 +155,16 @@ class Poll:
             return True
 
     def _read(self) -> None:
-        try:
-            with self._http.stream("GET", self._url) as answer:
-                self.status = answer.status_code
-                for line in answer.iter_lines():
-                    self._opened.set()
-                    if line.startswith("data: "):
-                        self._messages.put(json.loads(line[6:]))
-                    elif line.startswith(":"):
-                        self.comments += 1
-        except (httpx.HTTPError, httpx.StreamError, OSError, RuntimeError):
-            pass
-        finally:
-            self._messages.put(None)
-            self._opened.set()
+        with contextlib.suppress(OSError), self._sock.makefile("rb") as lines:
+            self._sock.settimeout(None)
+            self.status = int(lines.readline().split()[1])
+            while lines.readline().strip():
+                pass
+            for line in lines:
+                self._opened.set()
+                if line.startswith(b"data: "):
+                    self._messages.put(json.loads(line[6:]))
+                elif line.startswith(b":"):
+                    self.comments += 1
+        self._messages.put(None)
+        self._opened.set()

@@ -16,27 +16,23 @@ RPC = Procedure(
 )
 
 OFFERS = Procedure(
-    signature="(queues[], members[], rooms[]) -> (n: place in these, id, version, ms until it comes again)",
+    signature="(addresses of members[], rooms[]) -> (address, id, version, ms until it comes again)",
     sql=(
-        "select m.n::integer, o.id, o.version, durable._setting_int('retry_offer_ms')::integer as retry_ms "
-        "from unnest($1::text[], $2::text[], $3::integer[]) with ordinality as m (queue, pid, room, n) "
-        "cross join lateral durable.task_offer(m.queue, m.room, m.pid) o"
+        "select o.address, o.id, o.version, durable._setting_int('retry_offer_ms')::integer as retry_ms "
+        "from durable.task_offer_many($1::text[], $2::integer[]) o"
     ),
 )
 
 UNBLOCKS = Procedure(
     signature="(addresses[], limit, ttl_ms) -> (promise_id, address, promise json, settled)",
     sql=(
-        "select u.promise_id, u.address, durable.wire_promise(u.promise)::text as promise, "
-        "(u.promise).state <> 'pending' as settled from unnest($1::text[]) as a (address) "
-        "cross join lateral durable.unblock_claim(a.address, $2::integer, $3::integer) u"
+        "select u.promise_id, u.address, u.promise::text as promise, "
+        "u.promise ->> 'state' <> 'pending' as settled "
+        "from durable.unblock_claim_many($1::text[], $2::integer, $3::integer) u"
     ),
 )
 
 ACKNOWLEDGE = Procedure(
-    signature="(promise ids[], addresses[]) -> boolean for each",
-    sql=(
-        "select durable.unblock_acknowledge(u.promise_id, u.address) "
-        "from unnest($1::text[], $2::text[]) as u (promise_id, address)"
-    ),
+    signature="(promise ids[], addresses[]) -> number of messages that there were",
+    sql="select durable.unblock_acknowledge_many($1::text[], $2::text[])",
 )
