@@ -15,6 +15,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,12 +153,21 @@ def quiet() -> Iterator[Server]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def quiet_template(quiet: Server) -> Iterator[str]:
+    """Name of a database there with the schema, which nobody writes to."""
+    with installed_database(quiet, "template"):
+        yield "template"
+
+
 @pytest.fixture
-def alone(quiet: Server) -> Iterator[str]:
+def alone(quiet: Server, quiet_template: str) -> Iterator[str]:
     """URL of the test's own database there, with the schema."""
-    with installed_database(quiet, "alone") as url:
-        yield url
-        assert broken_laws(url) == []
+    with psycopg.connect(quiet.dsn(quiet.maintenance_dbname), autocommit=True) as connection:
+        create_database(connection, "alone", quiet_template)
+        yield quiet.dsn("alone")
+        assert broken_laws(quiet.dsn("alone")) == []
+        drop_database(connection, "alone")
 
 
 @pytest.fixture(scope="session")
@@ -281,16 +291,33 @@ def stage(dsn: str, direct: str) -> Iterator[Stage]:
 @pytest.fixture
 def empty_database(server: Server, maintenance: Connection) -> Iterator[Callable[[], str]]:
     """Makes databases without any schema; each call gives the URL of another one."""
+    with _databases(server, maintenance, "empty", "template0") as make:
+        yield make
+
+
+@pytest.fixture
+def another_database(
+    server: Server, template: NoopExecutor, maintenance: Connection
+) -> Iterator[Callable[[], str]]:
+    """Makes databases with the schema; each call gives the URL of another one."""
+    with _databases(server, maintenance, "another", template.template_dbname) as make:
+        yield make
+
+
+@contextmanager
+def _databases(
+    server: Server, maintenance: Connection, name: str, template: str
+) -> Iterator[Callable[[], str]]:
     made: list[str] = []
 
     def make() -> str:
-        made.append(of_worker(f"empty_{len(made)}"))
-        create_database(maintenance, made[-1])
+        made.append(of_worker(f"{name}_{len(made)}"))
+        create_database(maintenance, made[-1], template)
         return server.dsn(made[-1])
 
     yield make
-    for name in made:
-        drop_database(maintenance, name)
+    for each in made:
+        drop_database(maintenance, each)
 
 
 @pytest.fixture

@@ -52,6 +52,12 @@ def open_scene(dsn: str) -> Iterator[Scene]:
 
 
 @pytest.fixture
+def race_s(request: pytest.FixtureRequest) -> float:
+    """How long sessions race at least."""
+    return 6.0 if request.config.getoption("--full") else 2.0
+
+
+@pytest.fixture
 def ends_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ends what adapters have left when the test ends, however it does: all of it runs below its folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

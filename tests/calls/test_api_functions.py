@@ -18,6 +18,7 @@ from pyengine.calls.inputs import NodeSource
 from pyengine.definitions.callees import CallOptions
 from pyengine.errors import EncodeError, InvalidRequest
 from tests.support.tree import ROOT
+from tests.support.typed import wrong_lines
 
 NOWHERE = "postgresql://127.0.0.1:1/none"
 
@@ -276,17 +277,5 @@ async def outside() -> None:
 
 def test_types_are_preserved(tmp_path: Path) -> None:
     """A call knows the type of its function's result; a wrong argument is an error on its line."""
-    path = tmp_path / "sample.py"
-    path.write_text(SAMPLE)
-    command = ["--strict", "--no-error-summary", "--config-file=", "--follow-imports=silent", str(path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    found = [line for line in done.stdout.splitlines() if ": error:" in line]
     line = SAMPLE.splitlines().index('    await double("x")') + 1
-    assert [int(one.split(":")[1]) for one in found] == [line], done.stdout + done.stderr
+    assert wrong_lines(tmp_path, {"sample": SAMPLE}) == {"sample": [line]}

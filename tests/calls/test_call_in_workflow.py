@@ -86,6 +86,12 @@ class Lab:
         return asyncio.run(main())
 
 
+async def waits(run: Any) -> None:
+    """Wait until a run waits."""
+    while (await run.get()).state != "waiting":
+        await asyncio.sleep(0.02)
+
+
 @pytest.fixture
 def lab(dsn: str) -> Lab:
     """Memo functions on a database of their own."""
@@ -275,12 +281,14 @@ def test_s31_the_last_one_to_leave_ends_the_attempt(lab: Lab, scope: str | None)
     and nothing is recorded.
     """
     lab.delays = [30.0]
+    left: list[bool] = []
 
     @lab.app.workflow
     async def go() -> str:
         call = ctx.call(lab.slow, 1, scope=scope)
         await ctx.receive("leave", type=int)
         ended = await call.cancel()
+        left.append(ended)
         try:
             return f"{ended} {await call}"
         except CallAborted as error:
@@ -291,9 +299,11 @@ def test_s31_the_last_one_to_leave_ends_the_attempt(lab: Lab, scope: str | None)
             runs = [await lab.app.start(go) for _ in range(2)]
             while not lab.ran["slow"]:
                 await asyncio.sleep(0.02)
-            await asyncio.sleep(0.3)
+            for run in runs:
+                await waits(run)
             await runs[0].signal("leave", 1)
-            await asyncio.sleep(0.5)
+            while not left:
+                await asyncio.sleep(0.02)
             await runs[1].signal("leave", 1)
             return [await run.result() for run in runs]
 
@@ -375,7 +385,7 @@ def test_s51_a_step_whose_attempt_was_given_up_stays_so(lab: Lab, rows: Callable
     @lab.app.workflow
     async def go() -> list[Any]:
         try:
-            await ctx.call(lab.slow, 1, timeout="2s")
+            await ctx.call(lab.slow, 1, timeout="1s")
         except CallAborted as error:
             code = error.code
         await ctx.receive("go on", type=int)
@@ -386,7 +396,7 @@ def test_s51_a_step_whose_attempt_was_given_up_stays_so(lab: Lab, rows: Callable
             run = await lab.app.start(go)
             while not rows("select 1 from durable._promises where state = 'rejected_timedout'"):
                 await asyncio.sleep(0.05)
-            await asyncio.sleep(0.5)
+            await waits(run)
         async with lab.app.worker():
             run = await lab.app.start(go, id=run.id)
             await run.signal("go on", 1)

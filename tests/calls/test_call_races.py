@@ -19,6 +19,7 @@ from tests.calls.scene import F, Scene, refusal
 
 ROUNDS = 150
 SESSIONS = 8
+LIMIT_S = 60.0
 MANY = "select * from durable.call_reports_v1(%s)"
 T = TypeVar("T")
 
@@ -29,6 +30,20 @@ def scene_of(dsn: str) -> Iterator[Scene]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("set lock_timeout = '1s'")
         yield Scene(conn)
+
+
+class Race:
+    """Sessions go on for some seconds, and until enough has happened: on a slow machine that takes longer."""
+
+    def __init__(self, seconds: float, enough: Callable[[], bool]) -> None:
+        self._begun_s = time.monotonic()
+        self._seconds = seconds
+        self._enough = enough
+
+    def goes_on(self) -> bool:
+        """Whether there is another round."""
+        passed_s = time.monotonic() - self._begun_s
+        return passed_s < self._seconds or (passed_s < LIMIT_S and not self._enough())
 
 
 def together(*programs: Callable[[], None]) -> None:
@@ -104,24 +119,27 @@ def test_s39_joins_race_an_integration(dsn: str, open_scene: Scene) -> None:
     assert scene.count("_pins") == 2 * ROUNDS
 
 
-def test_joins_and_integrations_of_eight_sessions(dsn: str, open_scene: Scene, seed: int) -> None:
+def test_joins_and_integrations_of_eight_sessions(
+    dsn: str, open_scene: Scene, seed: int, race_s: float
+) -> None:
     """Callers and workers at the same few calls, some forced: no deadlock (the fixture counts)."""
-    end = time.monotonic() + 6
+    found: list[str] = []
+    race = Race(race_s, lambda: found.count("started") > 50)
 
     def caller(number: int) -> None:
         chance = random.Random(seed + number)
         with scene_of(dsn) as scene:
             step = 0
-            while time.monotonic() < end:
+            while race.goes_on():
                 step += 1
                 forced = chance.random() < 0.3
                 options = {"cache": "force", "step_id": f"{number}.{step}"} if forced else {}
-                scene.begin([chance.randrange(3)], scope=chance.choice("stu"), **options)
+                found.append(scene.begin([chance.randrange(3)], scope=chance.choice("stu"), **options)["at"])
 
     def worker(number: int) -> None:
         chance = random.Random(seed - number)
         with scene_of(dsn) as scene:
-            while time.monotonic() < end:
+            while race.goes_on():
                 for document in scene.lease(f"W{number}", most=3):
                     outcome = chance.choice(("ok", "error"))
                     end_of(scene, document, done(scene, document, chance.randrange(2), outcome=outcome))
@@ -398,14 +416,17 @@ def test_an_uncommitted_call_stops_others_for_a_second(dsn: str, open_scene: Sce
         assert within(1, lambda: other.begin(["new"], scope="t"))["at"] == "joined"
 
 
-def test_open_transactions_beside_calls_and_workers(dsn: str, open_scene: Scene, seed: int) -> None:
+def test_open_transactions_beside_calls_and_workers(
+    dsn: str, open_scene: Scene, seed: int, race_s: float
+) -> None:
     """Users who put values, pin results, call and wait, while workers and callers use the same few: every
     attempt reaches its end, every waiter has its pin, and nothing deadlocks (the fixture counts)."""
-    end = time.monotonic() + 6
+    found: list[str] = []
+    race = Race(race_s, lambda: found.count("started") > 10)
 
     def user(number: int) -> None:
         chance = random.Random(seed + number)
-        while time.monotonic() < end:
+        while race.goes_on():
             with (
                 scene_of(dsn) as scene,
                 suppress(psycopg.errors.LockNotAvailable),
@@ -420,14 +441,14 @@ def test_open_transactions_beside_calls_and_workers(dsn: str, open_scene: Scene,
     def caller(number: int) -> None:
         chance = random.Random(seed * 2 + number)
         with scene_of(dsn) as scene:
-            while time.monotonic() < end:
+            while race.goes_on():
                 with suppress(psycopg.errors.LockNotAvailable):
-                    scene.begin([chance.randrange(40)], scope=chance.choice("stu"))
+                    found.append(scene.begin([chance.randrange(40)], scope=chance.choice("stu"))["at"])
 
     def worker(number: int) -> None:
         chance = random.Random(seed - number)
         with scene_of(dsn) as scene:
-            while time.monotonic() < end:
+            while race.goes_on():
                 for document in scene.lease(f"W{number}", most=3):
                     value = {"i64": chance.randrange(40)}
                     while (state := scene.report(document, **done_with(value))) == "busy":

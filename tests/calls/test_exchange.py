@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from pyengine import App
-from pyengine.admin import migrate
 from pyengine.errors import Conflict, InvalidRequest, NotFound
 
 
@@ -47,11 +46,9 @@ class Site:
 
 
 @pytest.fixture
-def sites(dsn: str, empty_database: Callable[[], str]) -> tuple[Site, Site]:
+def sites(dsn: str, another_database: Callable[[], str]) -> tuple[Site, Site]:
     """Two installations; the first one has a head."""
-    other = empty_database()
-    migrate.install(other)
-    first, second = Site(dsn), Site(other)
+    first, second = Site(dsn), Site(another_database())
     first.ask("select version from durable.scope_open('main', kind => 'head')")
     return first, second
 

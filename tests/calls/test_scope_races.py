@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.calls.scene import F, Scene
-from tests.calls.test_call_races import done, end_of, scene_of, together
+from tests.calls.test_call_races import Race, done, end_of, scene_of, together
 from tests.support.barrier import Stage
 
 BEGIN = "select durable.call_begin('s', 'dml+exec://fake/f', array[durable.literal(%s)]) ->> 'at'"
@@ -104,10 +104,11 @@ def test_a_scope_that_is_held_makes_an_integration_busy(dsn: str, open_scene: Sc
     assert open_scene.integrate(document) == "completed_ok"
 
 
-def test_scopes_come_and_go(dsn: str, open_scene: Scene, seed: int) -> None:
+def test_scopes_come_and_go(dsn: str, open_scene: Scene, seed: int, race_s: float) -> None:
     """Six sessions: four call and force calls in six scopes, one works, one drops and opens the scopes."""
-    until = time.monotonic() + 5
     met: set[str] = set()
+    wanted = {"started", "pinned_hit", "shared_hit", "dropped True"}
+    race = Race(race_s, lambda: wanted <= met)
 
     def attempt(scene: Scene, chance: random.Random, step: str) -> None:
         try:
@@ -119,19 +120,19 @@ def test_scopes_come_and_go(dsn: str, open_scene: Scene, seed: int) -> None:
     def caller(number: int) -> None:
         chance = random.Random(seed + number)
         with scene_of(dsn) as scene:
-            while time.monotonic() < until:
+            while race.goes_on():
                 attempt(scene, chance, f"{number}.{chance.random()}")
 
     def worker() -> None:
         with scene_of(dsn) as scene:
-            while time.monotonic() < until:
+            while race.goes_on():
                 for document in scene.lease():
                     end_of(scene, document, done(scene, document))
 
     def dropper() -> None:
         chance = random.Random(seed)
         with scene_of(dsn) as scene:
-            while time.monotonic() < until:
+            while race.goes_on():
                 name = chance.choice(NAMES)
                 try:
                     met.add(f"dropped {scene.one('select durable.scope_drop(%s)', name)}")
@@ -142,25 +143,25 @@ def test_scopes_come_and_go(dsn: str, open_scene: Scene, seed: int) -> None:
     open_scene.scope(*NAMES)
     callers = [lambda number=number: caller(number) for number in range(4)]  # type: ignore[misc]
     together(*callers, worker, dropper)
-    wanted = {"started", "pinned_hit", "shared_hit", "dropped True"}
     # a scope is gone, has a running call, or is held for a second
     assert wanted <= met <= wanted | {"joined", "WF001", "WF003", "55P03"}, f"seed {seed}: {met}"
     assert open_scene.one(ORPHANS) == 0
 
 
-def test_calls_beside_retention(dsn: str, open_scene: Scene, seed: int) -> None:
+def test_calls_beside_retention(dsn: str, open_scene: Scene, seed: int, race_s: float) -> None:
     """Six sessions: three call, force, cancel and invalidate the same few calls, one works, two purge all
     that has ended and forget that it was removed. Each call has an answer, and afterwards nothing is left.
     """
     open_scene.one("select durable.set_setting('removed_ids_days', '0')")
-    until = time.monotonic() + 6
     met: set[str] = set()
     removed: list[int] = []
+    wanted = {"started", "joined", "pinned_hit"}
+    race = Race(race_s, lambda: wanted <= met and sum(removed) > 20)
 
     def caller(number: int) -> None:
         chance = random.Random(seed + number)
         with scene_of(dsn) as scene:
-            while time.monotonic() < until:
+            while race.goes_on():
                 value, dice = chance.randrange(3), chance.random()
                 forced = {"cache": "force", "step_id": f"{number}.{dice}"} if dice < 0.4 else {}
                 answer = scene.begin([value], scope="stu"[number], **forced)
@@ -174,19 +175,19 @@ def test_calls_beside_retention(dsn: str, open_scene: Scene, seed: int) -> None:
 
     def worker() -> None:
         with scene_of(dsn) as scene:
-            while time.monotonic() < until:
+            while race.goes_on():
                 for document in scene.lease():
                     with suppress(psycopg.Error):  # cancelled meanwhile
                         end_of(scene, document, done(scene, document))
 
     def purger() -> None:
         with scene_of(dsn) as scene:
-            while time.monotonic() < until:
+            while race.goes_on():
                 removed.append(purge_all(scene))
 
     callers = [lambda number=number: caller(number) for number in range(3)]  # type: ignore[misc]
     together(*callers, worker, purger, purger)
-    assert {"started", "joined", "pinned_hit"} <= met, f"seed {seed}: {met}"
+    assert wanted <= met, f"seed {seed}: {met}"
     assert sum(removed) > 20, f"seed {seed}: {removed}"
     for document in open_scene.lease():
         end_of(open_scene, document, done(open_scene, document))
@@ -198,24 +199,24 @@ def test_calls_beside_retention(dsn: str, open_scene: Scene, seed: int) -> None:
     assert [open_scene.count(f"_call{name}") for name in ("s", "_attempts", "_waiters", "_steps")] == [0] * 4
 
 
-def test_commits_of_one_head_have_no_deadlock(dsn: str, open_scene: Scene) -> None:
+def test_commits_of_one_head_have_no_deadlock(dsn: str, open_scene: Scene, race_s: float) -> None:
     """Eight sessions commit the same roots, so the same new objects, in eight scopes on one head. A commit
     that finds the head moved puts other objects, and holds no lock meanwhile that another one waits for.
     """
     open_scene.one("select version from durable.scope_open('main', 'head')")
     committed: list[bytes] = []
+    race = Race(race_s, lambda: len(committed) > 20)
 
     def committer(number: int) -> None:
         with psycopg.connect(dsn, autocommit=True) as conn:
             scene = Scene(conn)
             scene.one("select version from durable.scope_open(%s, base => 'main')", f"work-{number}")
-            while (now := time.monotonic()) < until:
+            while race.goes_on():
                 with suppress(psycopg.errors.LockNotAvailable):  # on a slow machine: others wait for the head
-                    root = scene.literal(int(now * 20))
+                    root = scene.literal(int(time.monotonic() * 20))
                     commit = scene.one("select durable.scope_commit(%s, %s, 'm')", f"work-{number}", root)
                     committed.append(bytes(commit))
 
-    until = time.monotonic() + 5
     together(*(partial(committer, number) for number in range(8)))
     assert len(set(committed)) == len(committed) > 20
     assert open_scene.one("select version from durable._refs where name = 'main'") == 1 + len(committed)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.typed import wrong_lines
 
 SAMPLE = """
 from __future__ import annotations
@@ -165,47 +161,23 @@ async def hello(name: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """The errors that mypy --strict finds in each of the texts, in one run."""
+def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+    """The lines in which mypy --strict finds errors, in one run."""
     pytest.importorskip("mypy")
-    folder = tmp_path_factory.mktemp("typing")
-    samples = {"kept": SAMPLE, "models": MODELS, "wrong": WRONG}
-    for name, text in samples.items():
-        (folder / f"{name}.py").write_text(text)
-    options = [
-        "--strict",
-        "--no-error-summary",
-        "--no-incremental",
-        "--config-file=",
-        "--follow-imports=silent",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, *(str(folder / f"{name}.py") for name in samples)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    # what is wrong on purpose is found, so mypy ran to its end
-    assert done.returncode == 1, done.stdout + done.stderr
-    lines = [line for line in done.stdout.splitlines() if ": error:" in line]
-    found = {name: [line for line in lines if f"{name}.py:" in line] for name in samples}
-    assert sum(map(len, found.values())) == len(lines), done.stdout
-    return found
+    return wrong_lines(tmp_path_factory.mktemp("typing"), {"kept": SAMPLE, "models": MODELS, "wrong": WRONG})
 
 
-def test_types_are_preserved(judged: dict[str, list[str]]) -> None:
+def test_types_are_preserved(judged: dict[str, list[int]]) -> None:
     """await greet("x") is a str, a gather is a tuple of its members' types, a handle knows its result."""
     assert judged["kept"] == []
 
 
-def test_types_of_models_are_preserved(judged: dict[str, list[str]]) -> None:
+def test_types_of_models_are_preserved(judged: dict[str, list[int]]) -> None:
     """Models, generic ones and unions of them keep their types through steps, runs, promises and signals."""
     pytest.importorskip("pydantic")
     assert judged["models"] == []
 
 
-def test_wrong_calls_are_found(judged: dict[str, list[str]]) -> None:
+def test_wrong_calls_are_found(judged: dict[str, list[int]]) -> None:
     """Wrong arguments and wrong results are errors of the type checker, each on its line."""
-    assert [int(line.split(":")[1]) for line in judged["wrong"]] == [13, 14, 15, 16]
+    assert judged["wrong"] == [13, 14, 15, 16]

@@ -220,13 +220,10 @@ def test_a_pooler_on_the_second_url_alone_does_no_harm(
 
 
 def test_a_direct_url_of_another_database_is_refused(
-    dsn: str, pooled: str, empty_database: Callable[[], str]
+    dsn: str, pooled: str, another_database: Callable[[], str]
 ) -> None:
     """Hints of another database would be waited for in vain: that is said at once, and names both."""
-    from pyengine.admin import migrate
-
-    other = empty_database()
-    migrate.install(other)
+    other = another_database()
 
     async def opened() -> None:
         await Database(pooled, listen_url=other).open()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +25,10 @@ from pyengine.client.run import Run
 from pyengine.errors import EngineError, InvalidRequest, NotFound, RunFailed, SchemaMismatch, Unavailable
 from tests.crash.processes import until
 from tests.support.callers import Awaited
+from tests.support.typed import wrong_lines
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-ROOT = Path(__file__).parents[2]
 TWINS: list[tuple[type, type]] = [(ClientApi, sync.Client), (Run, sync.SyncRun), (Promises, sync.Promises)]
 
 
@@ -179,21 +177,12 @@ def test_types_are_kept(tmp_path: Path) -> None:
     """mypy sees parameters and results of the derived verbs: what is right passes, and what is wrong is
     reported, line by line.
     """
-    sample = tmp_path / "sample.py"
-    sample.write_text(TYPED, encoding="utf-8")
-    options = ["--strict", "--no-error-summary", "--config-file=", "--follow-imports=silent"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, f"--cache-dir={tmp_path}", str(sample)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    wrong = {
-        n for n, line in enumerate(TYPED.splitlines(), 1) if line.startswith("    ") and "time=3" in line
-    }
-    wrong |= {n for n, line in enumerate(TYPED.splitlines(), 1) if "cancel(3)" in line or "create()" in line}
-    assert {int(line.split(":")[1]) for line in done.stdout.splitlines() if "error" in line} == wrong
+    wrong = [
+        number
+        for number, line in enumerate(TYPED.splitlines(), 1)
+        if any(call in line for call in ("result(time=3)", "cancel(3)", "create()"))
+    ]
+    assert wrong_lines(tmp_path, {"sample": TYPED}) == {"sample": wrong}
 
 
 def plain(value: Any, own: str) -> Any:
