@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import random
 import re
 import tomllib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ _CREATED = re.compile(
     r"(?:function|procedure|table|type|domain|view|index|trigger|aggregate) (?:durable\.)?(\w+)",
     re.M,
 )
+_ROUTINE = re.compile(r"^create or replace (?:function|procedure) durable\.(\w+)", re.M)
 _PART = re.compile(r"^  (?:constraint )?(\w+)", re.M)
 
 Row = dict[str, Any]
@@ -70,6 +72,21 @@ def flaws(number: str, row: Row) -> Iterator[str]:
         yield "has neither function and test nor a ruling"
     if bool(row.get("function")) != bool(row.get("test")):
         yield "has a function without a test, or a test without a function"
+
+
+def drawn(seed: int, count: int = 10) -> list[Row]:
+    """Rows drawn at random among those that name a function of the schema or of the package, to be broken by
+    hand: the function is changed so that the sentence is false, and a test of the row must fail.
+    """
+    texts = (path.read_text(encoding="utf-8") for path in sorted((ROOT / "sql/logic").rglob("*.sql")))
+    routines = {f"durable.{name}" for text in texts for name in _ROUTINE.findall(text)}
+    rows = [row for _, rows in specifications().values() for row in rows]
+    able = [
+        row
+        for row in rows
+        if any(name in routines or name.startswith("pyengine.") for name in row.get("function", ()))
+    ]
+    return random.Random(seed).sample(sorted(able, key=lambda row: str(row["id"])), count)
 
 
 @functools.cache
