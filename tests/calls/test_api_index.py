@@ -89,17 +89,26 @@ def test_a_workflow_and_an_index_share_a_scope(lab: Lab) -> None:
 
 def test_s32_a_wait_with_a_limit_leaves_the_attempt(lab: Lab) -> None:
     """TimeoutError; the attempt goes on, and a later call joins it."""
+    asked = asyncio.Event()
+
+    @lab.app.memo(version="1")
+    async def patient(n: int) -> int:
+        lab.ran.append(n)
+        await asked.wait()
+        return n
 
     async def body() -> list[Any]:
         async with lab.app.worker(), lab.app.index("exp-7") as index:
-            call = await index.call(lab.slow, 1.5)
+            call = await index.call(patient, 5)
             with pytest.raises(TimeoutError, match="its attempt goes on"):
                 await call.result(timeout="200ms")
-            later = await index.call(lab.slow, 1.5)
-            return [await call.status(), later.at, await later.result(timeout=30), await call]
+            later = await index.call(patient, 5)
+            found = [await call.status(), later.at]
+            asked.set()
+            return [*found, await later.result(timeout=30), await call]
 
-    assert lab.run(body) == ["pending", "joined", 1.5, 1.5]
-    assert lab.ran == [1.5]
+    assert lab.run(body) == ["pending", "joined", 5, 5]
+    assert lab.ran == [5]
 
 
 def test_retry_and_cancel(lab: Lab) -> None:

@@ -129,7 +129,9 @@ def test_a_forged_note_is_passed_over(
             task = json.dumps([[9, "x", 1, "go", "1", "[]", 0, 1, [], 0, 1, "default", 0], None, None])
             for words in ("", task, word[:-1] + task, "0" * 32 + task, f" {word}{task}"):
                 conn.execute("select pg_notify(%s, %s)", (channel, words))
-            await asyncio.sleep(0.1)
+            # a note that is right comes after them
+            run = await client.start(go)
+            await run.result(timeout=20)
             assert "x" not in handed
             shown = (
                 "select from pg_stat_activity where datname = current_database() "

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, RunFailed, ctx
+from tests.support.idle import until
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -191,7 +192,7 @@ def test_signals_and_join_sets_in_forks(dsn: str, conn: Connection) -> None:
         async with app.worker(), app.client() as client:
             run = await client.start(talk)
             for word in ("one", "two"):
-                await asyncio.sleep(0.2)
+                await until(conn, "exists (select from durable._inboxes where receiver is not null)")
                 conn.execute("select durable.signal(%s, 'word', to_jsonb(%s::text))", (run.id, word))
             whole = await run.result(timeout=30)
             assert whole == ["one", "two", 3, [0, 3, 14]]

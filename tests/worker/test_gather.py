@@ -154,7 +154,7 @@ def test_captured_values_are_replayed(dsn: str) -> None:
     @app.workflow
     async def go() -> int:
         seen.append((ctx.now().isoformat(), ctx.random(), str(ctx.uuid4())))
-        await ctx.sleep(0.1)
+        await ctx.receive("go on")
         return len(seen)
 
     async def main() -> int:
@@ -164,6 +164,7 @@ def test_captured_values_are_replayed(dsn: str) -> None:
                 while (await run.get()).state != "waiting":
                     await asyncio.sleep(0.005)
             async with app.worker():
+                await run.signal("go on")
                 return await run.result(timeout=20)
 
     assert asyncio.run(main()) == 2

@@ -15,7 +15,7 @@ from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import NotifyThrottle, PollSchedule
 from pyengine.worker import handoff, ticker
 from pyengine.worker.handoff import Handoff
-from tests.support.idle import postpone_polls
+from tests.support.idle import idle, postpone_polls
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -210,7 +210,7 @@ def test_a_hint_wakes_a_worker_of_another_process(dsn: str, conn: Connection) ->
 
     async def main() -> int:
         async with app.worker() as worker, app.client() as client:
-            await asyncio.sleep(0.1)
+            await idle(conn)
             # as if it had been idle for an hour
             postpone_polls(worker)
             await asyncio.sleep(0.05)
