@@ -28,6 +28,7 @@ from psycopg.rows import TupleRow
 
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
 from pyengine.passwords import hidden
+from pyengine.servers import libpq_url
 from pyengine.sources import FACADE, SCHEMA, VERSION, Migration, Sources, found
 
 __all__ = ["INSTALL_LOCK", "Report", "Status", "install", "migrate", "set_facade", "status"]
@@ -233,7 +234,7 @@ def _apply_steps(conn: Connection, sources: Sources, last: Migration | None = No
 def _connected(dsn: str) -> Iterator[Connection]:
     try:
         conn = psycopg.connect(
-            dsn, autocommit=True, prepare_threshold=None, application_name="pyengine admin"
+            libpq_url(dsn), autocommit=True, prepare_threshold=None, application_name="pyengine admin"
         )
         # these are options of BEGIN, so they work behind a pooler too
         conn.isolation_level, conn.read_only = psycopg.IsolationLevel.READ_COMMITTED, False

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyengine.cli.output import Output, printable, program, read_json, redact
-from pyengine.database.error_mapping import refuses
+from pyengine.database.error_mapping import READ_ONLY, refuses
 from pyengine.database.statements.procedures import SESSION, Procedure
 from pyengine.database.statements.sessions import CLIENT_SETTINGS
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable, from_sqlstate
 from pyengine.passwords import hidden
+from pyengine.servers import Servers, libpq_url
 
 if TYPE_CHECKING:
     import psycopg
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Database", "Invocation", "explain"]
 
-CONNECT_TIMEOUT_S = 10
 _PAUSE_MAX_S = 3.0
 _REPORT_EVERY = 20
 _NO_SUCH_OBJECT = ("3F000", "42883", "42P01", "42703")  # schema, function, table, column
@@ -169,18 +169,15 @@ def connect(url: str, target: Target) -> Iterator[Connection[TupleRow]]:
         Unavailable: no connection; the reason is one line.
     """
     import psycopg
-    from psycopg.conninfo import conninfo_to_dict
     from psycopg.types.json import set_json_loads
 
     try:
-        info = conninfo_to_dict(url)
-        timeout = int(info.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT") or CONNECT_TIMEOUT_S)
         conn = psycopg.connect(
-            url,
+            libpq_url(url),
             autocommit=True,
             prepare_threshold=None,
             application_name="pyengine cli",
-            connect_timeout=timeout,
+            connect_timeout=int(Servers(url).timeout_s),
         )
     except (psycopg.OperationalError, psycopg.ProgrammingError, ValueError) as error:
         raise Unavailable(
@@ -322,6 +319,11 @@ def explain(error: psycopg.Error) -> EngineError:
     if error.sqlstate is None:
         return Unavailable(f"the connection broke: {_one_line(error)}", hint="pyengine db status")
     diag = error.diag
+    if error.sqlstate == READ_ONLY:
+        return Unavailable(
+            f"the server only reads: {diag.message_primary}",
+            hint="a standby takes no writes: name the primary, or all servers of the cluster, in the URL",
+        )
     if error.sqlstate.startswith("22"):  # data that does not fit its type, such as a NUL in JSON
         return InvalidRequest(
             f"the database does not take that: {diag.message_primary}", detail=diag.message_detail

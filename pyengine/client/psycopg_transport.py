@@ -25,13 +25,15 @@ from psycopg.rows import dict_row
 from pyengine.client.caller_connection import psycopg_error, run_on_sync
 from pyengine.client.results import POLL_LONGEST_S, RETRY_S
 from pyengine.client.transport import Transport
-from pyengine.database.connection import CONNECT_TIMEOUT_S, Database
+from pyengine.database.connection import Database
 from pyengine.database.error_mapping import (
     NO_SCHEMA,
+    READ_ONLY,
     no_schema,
     readable,
     refuse_version,
     refuses,
+    standby,
     unreachable,
 )
 from pyengine.database.poll_schedule import Channel, NotifyThrottle, PollSchedule
@@ -46,6 +48,7 @@ from pyengine.database.statements.procedures import (
 from pyengine.database.statements.sessions import BEGIN, CLIENT_SETTINGS, IS_ODD, SETTINGS_WITHIN
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.passwords import hidden
+from pyengine.servers import Servers, libpq_url
 
 __all__ = ["PsycopgTransport"]
 
@@ -198,14 +201,14 @@ class PsycopgTransport(Transport):
         """
         try:
             conn = psycopg.connect(
-                self._dsn,
+                libpq_url(self._dsn),
                 autocommit=True,
                 row_factory=dict_row,
                 cursor_factory=psycopg.RawCursor,
                 prepare_threshold=_prepared_after(self._pooled),
                 application_name=f"pyengine {role}",
                 client_encoding="utf8",
-                connect_timeout=int(CONNECT_TIMEOUT_S),
+                connect_timeout=int(Servers(self._dsn).timeout_s),
                 **_KEEP_ALIVE,
             )
         except psycopg.OperationalError as error:
@@ -246,6 +249,10 @@ class PsycopgTransport(Transport):
                 usable = not conn.broken and not conn.closed
                 if error.sqlstate in NO_SCHEMA:
                     raise no_schema(self._where) from None
+                if error.sqlstate == READ_ONLY and conn.info.parameter_status("in_hot_standby") == "on":
+                    # the address may lead to another server by now
+                    usable = False
+                    raise standby(self._where) from error
                 raise psycopg_error(error, self._where, closed=conn.closed) from error
             except EngineError:
                 usable = True

@@ -22,12 +22,29 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from pyengine.database.error_mapping import NO_SCHEMA, answered, named, no_schema, refuse_version, unreachable
+from pyengine.database.error_mapping import (
+    NO_SCHEMA,
+    READ_ONLY,
+    answered,
+    named,
+    no_schema,
+    refuse_version,
+    standby,
+    unreachable,
+)
 from pyengine.database.failure_log import OutageLog
 from pyengine.database.sessions import DRIVER_ERRORS, clean_session, fit, is_odd, keep_alive, transaction
-from pyengine.database.statements.procedures import LEAVE_MARK, SEE_MARK, SESSION, VERSION, Procedure
+from pyengine.database.statements.procedures import (
+    IN_RECOVERY,
+    LEAVE_MARK,
+    SEE_MARK,
+    SESSION,
+    VERSION,
+    Procedure,
+)
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 from pyengine.passwords import hidden
+from pyengine.servers import Servers, is_standby
 
 __all__ = ["Database", "NoConnection", "ReconnectingConnection", "backoff_s", "mapped"]
 
@@ -35,11 +52,12 @@ logger = logging.getLogger("pyengine.connection")
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 60.0
 _BACKOFF_MAX_S = 5.0
 _FULL = "53300"
 _REFUSED = frozenset({"28000", "28P01", "3D000", "42501"})
+# purposes that a standby serves too
+_READERS = frozenset({"check", "client", "replay-check"})
 
 
 class NoConnection(Unavailable):
@@ -113,6 +131,7 @@ class Database:
         if not dsn.startswith(("postgresql://", "postgres://")):
             raise InvalidRequest("a database URL begins with postgresql://")
         self._dsn = dsn
+        self._servers = Servers(dsn)
         self._application_name = application_name
         self.where = named(dsn)
         self.pooled = False
@@ -146,7 +165,7 @@ class Database:
         conn = await self.connect("check")
         with _mapped_errors(self.where, conn.terminate):
             # a pooler reports a process id of its own; the transaction runs both statements in one session
-            async with transaction(conn):
+            async with transaction(conn, reads=True):
                 self.pooled = conn.get_server_pid() != await conn.fetchval(SESSION.sql)
                 await self._check_version(conn)
             if self._direct is not None:
@@ -189,13 +208,30 @@ class Database:
             role: its purpose, part of the application name in pg_stat_activity.
 
         Raises:
-            Unavailable: the server cannot be reached, or is starting or full.
+            Unavailable: no server can be reached, or each is starting, full or a standby.
             EngineError: the server refuses the connection: no such database, wrong password.
         """
+        failures: list[EngineError] = []
+        for url in self._servers.in_order():
+            try:
+                conn = await self._connect_to(url, role)
+            except InvalidRequest:
+                raise
+            except EngineError as error:
+                failures.append(error)
+            else:
+                self._servers.served(url)
+                self.outage.ended(self.where)
+                return conn
+        raise _of_all(failures)
+
+    async def _connect_to(self, url: str, role: str) -> Any:
+        """Return a new connection to one server; raises as `connect`."""
+        where = named(url)
         try:
             conn = await asyncpg.connect(
-                self._dsn,
-                timeout=CONNECT_TIMEOUT_S,
+                url,
+                timeout=self._servers.timeout_s,
                 command_timeout=STATEMENT_TIMEOUT_S,
                 statement_cache_size=0 if self.pooled else 100,
                 server_settings={"application_name": f"{self._application_name} {role}"},
@@ -203,24 +239,45 @@ class Database:
         except asyncpg.PostgresError as error:
             if error.sqlstate == _FULL:
                 raise NoConnection(
-                    f"{self.where} gives no further connection: {error}",
+                    f"{where} gives no further connection: {error}",
                     hint="raise max_connections or the limit of the role, or put a pooler before it",
                 ) from None
             if error.sqlstate in _REFUSED:
-                raise EngineError(f"{self.where} refuses the connection: {error}") from None
-            raise mapped(error, self.where) from None
+                raise EngineError(f"{where} refuses the connection: {error}") from None
+            raise mapped(error, where) from None
+        except asyncpg.TargetServerAttributeNotMatched:
+            raise unreachable(where, "it has not the target_session_attrs of the URL") from None
         except ValueError:
             # the text of this error repeats the URL
-            raise InvalidRequest(f"the URL of {self.where} cannot be read") from None
+            raise InvalidRequest(f"the URL of {where} cannot be read") from None
         except DRIVER_ERRORS as error:
-            ours = mapped(error, self.where)
+            ours = mapped(error, where)
             raise type(ours)(hidden(ours.message, self._dsn), hint=ours.hint) from None
         keep_alive(conn)
-        if not self.pooled:
-            with _mapped_errors(self.where, conn.terminate):
+        with _mapped_errors(where, conn.terminate):
+            if await self._only_reads(conn, role):
+                raise standby(where)
+            if not self.pooled:
                 await fit(conn, role)
-        self.outage.ended(self.where)
         return conn
+
+    async def _only_reads(self, conn: Any, role: str) -> bool:
+        """Return whether a connection leads to a standby where the primary is needed."""
+        if not self.pooled:
+            return is_standby(conn) and (role not in _READERS or self._servers.means_primary)
+        # a pooler may repeat what its server reported long ago
+        return self._servers.means_primary and bool(await conn.fetchval(IN_RECOVERY.sql))
+
+
+def _of_all(failures: list[EngineError]) -> EngineError:
+    """Return the error for servers of which none serves: a refusal only if nothing else may help."""
+    if len(failures) == 1:
+        return failures[0]
+    full = [error for error in failures if isinstance(error, NoConnection)]
+    down = [error for error in failures if isinstance(error, Unavailable)]
+    if full or not down:
+        return (full or failures)[0]
+    return Unavailable("; ".join(error.message for error in failures), hint=down[0].hint)
 
 
 class ReconnectingConnection:
@@ -322,6 +379,10 @@ class ReconnectingConnection:
                 async with transaction(conn):
                     return await action(conn)
             except asyncpg.PostgresError as error:
+                if error.sqlstate == READ_ONLY and not self.database.pooled and is_standby(conn):
+                    # the address may lead to another server by now
+                    self.drop()
+                    raise standby(self.database.where) from error
                 if self.database.pooled and isinstance(error, asyncpg.DataError):
                     # a statement refused before its execution still occupies a session of the pooler
                     self.drop()

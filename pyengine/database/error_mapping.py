@@ -17,22 +17,28 @@ from pyengine.errors import EngineError, InvalidRequest, SchemaMismatch, Unavail
 
 __all__ = [
     "NO_SCHEMA",
+    "READ_ONLY",
     "answered",
     "named",
     "no_schema",
     "readable",
     "refuse_version",
     "refuses",
+    "standby",
     "unreachable",
 ]
 
 _HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:\d*)?")
 
 # libpq gives no SQLSTATE of a refused connection; refusals with these texts are temporary
+_SEVERAL, _ONE_OF_SEVERAL = "All failures were:", "- host: "
 _TEMPORARY = ("starting up", "shutting down", "too many", "connection slots", "recovery")
 
 NO_SCHEMA = frozenset({"3F000", "42883", "42P01"})
 """SQLSTATEs of a database that has no schema of this engine: no such schema, function, table."""
+
+READ_ONLY = "25006"
+"""SQLSTATE of a statement that writes, in a transaction that may not, or on a standby."""
 
 
 def answered(
@@ -65,9 +71,18 @@ def unreachable(where: str, reason: str) -> Unavailable:
     )
 
 
+def standby(where: str) -> Unavailable:
+    """Return the error for a server that only reads; another one may be the primary, now or soon."""
+    return Unavailable(
+        f"{where} is a standby, which only reads",
+        hint="name the primary, or all servers of the cluster: postgresql://one,two/name",
+    )
+
+
 def refuses(reason: str) -> bool:
-    """Return whether a reason of libpq is a permanent refusal by the server."""
-    return "FATAL: " in reason and not any(text in reason for text in _TEMPORARY)
+    """Return whether a reason of libpq is a permanent refusal, by each of the servers that it tried."""
+    each = reason.partition(_SEVERAL)[2].split(_ONE_OF_SEVERAL)[1:] or [reason]
+    return all("FATAL: " in one and not any(text in one for text in _TEMPORARY) for one in each)
 
 
 def no_schema(where: str) -> SchemaMismatch:

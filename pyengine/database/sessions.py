@@ -19,6 +19,7 @@ import asyncpg
 
 from pyengine.database.statements.sessions import (
     BEGIN,
+    BEGIN_READING,
     CLEAN,
     IS_ODD,
     SETTINGS,
@@ -50,15 +51,15 @@ async def is_odd(conn: Any) -> bool:
     return bool(await conn.fetchval(IS_ODD.sql))
 
 
-async def begin(conn: Any) -> None:
-    """Begin a transaction with the engine's settings, in any session."""
-    await conn.execute(f"{BEGIN.sql}; {SETTINGS_WITHIN.sql}")
+async def begin(conn: Any, *, reads: bool = False) -> None:
+    """Begin a transaction with the engine's settings, in any session; on a standby it only reads."""
+    await conn.execute(f"{(BEGIN_READING if reads else BEGIN).sql}; {SETTINGS_WITHIN.sql}")
 
 
 @contextlib.asynccontextmanager
-async def transaction(conn: Any) -> AsyncIterator[None]:
-    """Run the block in a transaction with the engine's settings; an error rolls it back."""
-    await begin(conn)
+async def transaction(conn: Any, *, reads: bool = False) -> AsyncIterator[None]:
+    """Run the block in a transaction with the engine's settings, as `begin`; an error rolls it back."""
+    await begin(conn, reads=reads)
     try:
         yield
     except BaseException:

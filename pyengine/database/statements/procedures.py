@@ -24,6 +24,7 @@ __all__ = [
     "HELLO",
     "HINT",
     "IDLE",
+    "IN_RECOVERY",
     "JOURNAL",
     "JOURNALS",
     "JOURNAL_LIST",
@@ -103,6 +104,11 @@ VERSION = Procedure(
 SESSION = Procedure(
     signature="() -> process id of this session; behind a pooler it is not the one that was reported",
     sql="select pg_backend_pid()",
+)
+
+IN_RECOVERY = Procedure(
+    signature="() -> boolean, true if the server is a standby",
+    sql="select pg_is_in_recovery()",
 )
 
 LEAVE_MARK = Procedure(

@@ -13,6 +13,7 @@ from pyengine.database.statements.procedures import Procedure
 
 __all__ = [
     "BEGIN",
+    "BEGIN_READING",
     "CLEAN",
     "CLIENT_SETTINGS",
     "IS_ODD",
@@ -82,6 +83,11 @@ CLEAN = Procedure(
 BEGIN = Procedure(
     signature="() -> nothing; begins a transaction with the engine's settings",
     sql="begin isolation level read committed read write not deferrable",
+)
+
+BEGIN_READING = Procedure(
+    signature="() -> nothing; begins a transaction that only reads, which a standby allows too",
+    sql="begin isolation level read committed read only",
 )
 
 SETTINGS_WITHIN = Procedure(

@@ -1,0 +1,99 @@
+"""A cable between two places, which a test can cut.
+
+What lives here: `Cable`, a TCP port of this machine that leads to a server's socket. What may not: what goes
+through it. Cut, it breaks what goes through and takes no more, as a firewall does that refuses. Silent, it
+takes connections and never answers, as a machine does that was switched off.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from tests.failover.nodes import Node
+
+CHUNK = 1 << 16
+
+
+class Cable:
+    """A port that leads to a node.
+
+    Args:
+        node: where to; may be changed for connections to come.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.silent = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._cut = False
+        self._ends: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.close()
+        self.cut()
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Host and port."""
+        return "127.0.0.1", str(self._listener.getsockname()[1])
+
+    @property
+    def dsn(self) -> str:
+        """URL of the database `postgres` through it."""
+        host, port = self.place
+        return f"postgresql://postgres@{host}:{port}/postgres"
+
+    def cut(self) -> None:
+        """Break all connections, and take no more."""
+        with self._lock:
+            self._cut = True
+            ends, self._ends = self._ends, []
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def mend(self) -> None:
+        """Take connections again."""
+        self._cut = False
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                if self._cut:
+                    near.close()
+                    continue
+                with self._lock:
+                    self._ends.append(near)
+                if not self.silent:
+                    threading.Thread(target=self._carry, args=(near,), daemon=True).start()
+
+    def _carry(self, near: socket.socket) -> None:
+        far = socket.socket(socket.AF_UNIX)
+        with suppress(OSError, ValueError), near, far, selectors.DefaultSelector() as both:
+            host, port = self.node.place
+            far.connect(f"{host}/.s.PGSQL.{port}")
+            with self._lock:
+                self._ends.append(far)
+            both.register(near, selectors.EVENT_READ, far)
+            both.register(far, selectors.EVENT_READ, near)
+            while not self._cut:
+                for key, _ in both.select(0.5):
+                    data = key.fileobj.recv(CHUNK)  # type: ignore[union-attr]
+                    if not data:
+                        return
+                    key.data.sendall(data)
