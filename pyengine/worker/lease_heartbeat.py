@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import sys
 import threading
@@ -40,6 +41,8 @@ logger = logging.getLogger("pyengine.heartbeat")
 WATCH_EVERY_S = 0.25
 BLOCKED_AFTER_S = 1.0
 _PRESENCE_RETRY_S = 0.2
+_PRESENCE_SELDOM_S = 30.0
+_VAIN_DECLARATIONS = 10
 _STOP_WITHIN_S = 5.0
 
 
@@ -234,16 +237,20 @@ class Heartbeat:
 
     async def _declare(self, link: ReconnectingConnection) -> None:
         """Take the lock, and have another session see it held."""
-        while not (answer := await self._hello(link))["registered"]:
-            # a transaction holds our row, or has deleted it because we seemed to be gone
-            await asyncio.sleep(_PRESENCE_RETRY_S)
-        while not await link.run(TAKE_PRESENCE, answer["number"]):
-            # the server has not noticed yet that our last session is gone
-            await asyncio.sleep(_PRESENCE_RETRY_S)
-        self.present = bool(await asyncio.wrap_future(self._vitals.declare()))
-        if not self.present:
-            logger.warning("presence: the lock is not seen held; is there a pooler? Leases decide")
-            await asyncio.Event().wait()
+        for vain in itertools.count(1):
+            while not (answer := await self._hello(link))["registered"]:
+                # a transaction holds our row, or has deleted it because we seemed to be gone
+                await asyncio.sleep(_PRESENCE_RETRY_S)
+            while not await link.run(TAKE_PRESENCE, answer["number"]):
+                # the server has not noticed yet that our last session is gone
+                await asyncio.sleep(_PRESENCE_RETRY_S)
+            self.present = bool(await asyncio.wrap_future(self._vitals.declare()))
+            if self.present:
+                return
+            # others have deleted our row meanwhile, as after a failover, or a pooler has split the two
+            if vain == _VAIN_DECLARATIONS:
+                logger.warning("presence: the lock is not seen held; is there a pooler? Leases decide")
+            await asyncio.sleep(_PRESENCE_RETRY_S if vain < _VAIN_DECLARATIONS else _PRESENCE_SELDOM_S)
 
     # -- the worker's loop
 

@@ -127,9 +127,12 @@ class RunManager:
         task = event.task
         known = self.leased.get(task.execution) or self.warm.get(task.execution)
         if known is not None:
-            if known.info.id == task.id and known.version >= task.version:
+            # another run may have the number now: the database has lost the end of its history
+            is_same = known.info.id == task.id
+            if is_same and known.version >= task.version:
                 return  # a hand-off that came late: the run was given back, and claimed since
-            if isinstance(known.phase, Warm) and task.from_seq and task.version == known.version + 1:
+            is_next = is_same and task.from_seq and task.version == known.version + 1
+            if isinstance(known.phase, Warm) and is_next:
                 self._continue(known, known.phase, task)
                 return
             self._drop(known)

@@ -8,23 +8,35 @@ of the history is lost; the rest of it is whole, and runs go on from there.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pyengine import Client
 from pyengine.admin import migrate
 from tests.failover import trail
+from tests.failover.cable import Cable
 from tests.failover.job import expected_journey
 from tests.failover.nodes import Node, nodes, url
 from tests.failover.work import Starter, alive, by_sql, by_sync_client, start_by_command, until, worker
 
 COMPLETED = "select count(*) from durable.runs where state = 'completed' and workflow = 'journey'"
 ALL_COMPLETED = "select coalesce(bool_and(state = 'completed'), false) from durable.runs"
+START = "select durable.start('journey', jsonb_build_array(%s::text), id => %s)"
 KNOWN = "select exists (select from durable._workflows where name = 'journey')"
+JOURNEY = "select durable.start('journey', '[\"x\"]', id => %s)"
+PATIENT = "select durable.start('patient', jsonb_build_array('p', %s::float8), id => %s)"
 PATIENT_RUNS = "select count(*) = 2 from durable.runs where workflow = 'patient' and state = 'running'"
+WRITTEN = "select count(*), max(ts) from durable._journal"
+CAUGHT_UP = "select bool_and(replay_lsn >= pg_current_wal_lsn()) from pg_stat_replication"
+# with them the log would know that the lost numbers were given
+NO_NUMBERS_AHEAD = (
+    "select setval('durable._executions_execution_seq', max(execution)) from durable._executions"
+)
 
 
 @pytest.fixture
@@ -64,7 +76,7 @@ def test_with_synchronous_replication_nothing_acknowledged_is_lost(
             starter.start()
         until(lambda: completed(dsn) >= 30)
         for number in range(2):
-            trail.ask(dsn, f"select durable.start('patient', '[\"p\", 2.0]', id => 'patient-{number}')")
+            trail.ask(dsn, PATIENT, 2.0, f"patient-{number}")
         until(lambda: trail.ask(dsn, PATIENT_RUNS) == [(True,)])
         read = trail.results(dsn)
         primary.kill()
@@ -96,3 +108,121 @@ def test_with_synchronous_replication_nothing_acknowledged_is_lost(
         "failover",
         f"{len(acknowledged)} starts, {len(read)} results read, {away_s:.2f} s until work went on",
     )
+
+
+def test_with_asynchronous_replication_the_rest_of_the_history_is_whole(
+    pair: tuple[Node, Node], tmp_path: Path, figures: Callable[[str, str], None]
+) -> None:
+    """What the standby had not received is lost, and its execution numbers are given again. All laws hold,
+    runs that are there complete, and a worker that still holds a lost run takes no other one for it. Lost
+    starts are made again with their ids."""
+    primary, standby = pair
+    with Cable(primary) as cable:
+        standby.follow(primary, through=cable.place)
+        dsn, file, log = url(primary, standby), tmp_path / "trail", tmp_path / "log"
+        kept, starter = Starter("kept", by_sql(dsn)), Starter("run", by_sql(dsn))
+        with worker(dsn, file, log), worker(dsn, file, log):
+            until(lambda: trail.ask(dsn, KNOWN) == [(True,)])
+            kept.start()
+            until(lambda: completed(dsn) >= 20)
+            kept.finish()
+            until(lambda: trail.ask(dsn, ALL_COMPLETED) == [(True,)])
+            read = trail.results(dsn)
+            primary.ask(NO_NUMBERS_AHEAD)
+            primary.until(CAUGHT_UP)
+            cable.cut()
+            starter.start()
+            for number in range(2):
+                trail.ask(dsn, PATIENT, 60.0, f"patient-{number}")
+            until(lambda: trail.ask(dsn, PATIENT_RUNS) == [(True,)])
+            until(lambda: completed(dsn) >= len(read) + 20)
+            primary.kill()
+            standby.promote()
+            known = {run for (run,) in trail.ask(dsn, "select id from durable.runs")}
+            lost = [run for run in starter.acknowledged if run not in known]
+            until(lambda: completed(dsn) >= len(read) + 20)
+            starter.finish()
+            for run in lost:
+                trail.ask(dsn, START, run, run)
+            until(lambda: trail.ask(dsn, ALL_COMPLETED) == [(True,)])
+    ended = trail.results(dsn)
+    assert lost
+    assert "patient-0" not in ended
+    assert set(kept.acknowledged) == set(read)
+    assert set(starter.acknowledged) <= set(ended)
+    assert {run: ended.get(run) for run in read} == read
+    assert all(ended[run] == expected_journey(run) for run in starter.acknowledged)
+    assert trail.repeated(dsn, file) == []
+    assert trail.missing(dsn, file) == set()
+    assert trail.unbalanced(dsn) == []
+    assert trail.broken_laws(dsn) == []
+    figures(
+        "failover-asynchronous",
+        f"{len(starter.acknowledged)} starts, {len(lost)} of them lost and made again",
+    )
+
+
+def test_a_worker_of_the_fenced_primary_cannot_write(pair: tuple[Node, Node], tmp_path: Path) -> None:
+    """The standby was promoted, and the primary still runs, cut off from it. Commits there wait for a standby
+    that does not come back, so no report and no start takes effect. The runs go on at the new primary, and
+    the worker that held them is refused there."""
+    primary, standby = pair
+    primary.ask("select durable.set_setting('lease_ttl_ms', '1500')")
+    with Cable(primary) as replication, Cable(primary) as address:
+        standby.follow(primary, through=replication.place)
+        primary.waits_for_standby(True)
+        file, log, old = tmp_path / "trail", tmp_path / "log", tmp_path / "old"
+        with worker(address.dsn, file, old) as isolated:
+            until(lambda: primary.ask(KNOWN) == [(True,)])
+            for number in range(2):
+                primary.ask(PATIENT, 2.0, f"patient-{number}")
+            until(lambda: primary.ask(PATIENT_RUNS) == [(True,)])
+            replication.cut()
+            before = primary.ask(WRITTEN)
+            hopeless = threading.Thread(target=fails_to_start, args=(primary,), daemon=True)
+            hopeless.start()
+            standby.promote()
+            with worker(standby.dsn(), file, log):
+                until(lambda: standby.ask(ALL_COMPLETED) == [(True,)])
+                assert alive(isolated)
+                assert hopeless.is_alive()
+                assert primary.ask(WRITTEN) == before
+                primary.kill()
+                hopeless.join()
+                address.node = standby
+                until(lambda: "run.lost run_id=patient-" in old.read_text())
+        with worker(address.dsn, file, log):
+            trail.ask(standby.dsn(), JOURNEY, "afterwards")
+            until(lambda: standby.ask(ALL_COMPLETED) == [(True,)])
+    assert standby.ask("select count(*) from durable.runs where id = 'hopeless'") == [(0,)]
+    assert trail.repeated(standby.dsn(), file) == []
+    assert trail.broken_laws(standby.dsn()) == []
+
+
+def fails_to_start(node: Node) -> None:
+    """A start that is not acknowledged, and cannot be."""
+    with pytest.raises(psycopg.OperationalError):
+        node.ask(JOURNEY, "hopeless")
+
+
+def test_a_caller_that_gives_up_has_no_start_that_only_the_primary_knows(pair: tuple[Node, Node]) -> None:
+    """The standby is away, so a commit waits. A server that is asked to cancel such a commit ends the wait,
+    and the row is there, on one server. So a client that gives up cancels nothing: it only disconnects."""
+    primary, standby = pair
+    with Cable(primary) as replication:
+        standby.follow(primary, through=replication.place)
+        primary.waits_for_standby(True)
+        replication.cut()
+
+        async def main() -> None:
+            async with Client(primary.dsn()) as client:
+                for _ in range(2):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(1.0):
+                            await client.promises.create("given up", timeout="1h")
+
+        asyncio.run(main())
+        time.sleep(0.3)
+        assert primary.ask("select id from durable._promises") == []
+        primary.waits_for_standby(False)
+        primary.until("select exists (select from durable._promises where id = 'given up')")

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App
+from pyengine import App, Worker
 from pyengine.admin import migrate
 from pyengine.database.connection import Database
 from pyengine.database.error_mapping import named
@@ -106,6 +106,30 @@ def test_a_turn_whose_outcome_is_unknown(dsn: str, conn: Connection, monkeypatch
     assert conn.execute(
         "select count(*) from durable._journal where type = 'open_attempt_failed'"
     ).fetchone() == (0,)
+
+
+@pytest.mark.session("presence")
+def test_a_worker_forgotten_while_it_declares_its_presence_declares_it_again(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failover others may take it for dead until it has the lock, and delete its row just then."""
+    app, _ = counting_app(dsn)
+    plain, forgotten = Worker._declare, []
+
+    def declare(self: Worker) -> Any:
+        if not forgotten:
+            forgotten.append(conn.execute("delete from durable._workers").rowcount)
+        return plain(self)
+
+    monkeypatch.setattr(Worker, "_declare", declare)
+
+    async def main() -> None:
+        async with app.worker():
+            while conn.execute("select bool_or(present) from durable._workers").fetchone() != (True,):
+                await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert forgotten == [1]
 
 
 @pytest.fixture
