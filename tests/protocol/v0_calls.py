@@ -60,7 +60,8 @@ def callback(
 
 def subscription(awaited: str = "x", recv: Any = "poll://g:w") -> Call:
     """Subscribe."""
-    return "select * from durable.promise_subscribe_v0(%s, %s::jsonb)", (awaited, json.dumps(recv))
+    text = "select * from durable.promise_subscribe_v0(%s, %s::jsonb, 's', %s)"
+    return text, (awaited, json.dumps(recv), NEVER)
 
 
 def stored(conn: Connection, id_: str) -> tuple[Any, ...] | None:

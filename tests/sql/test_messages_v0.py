@@ -20,7 +20,7 @@ def messages(conn: Connection, address: str, limit: int = 100) -> list[dict[str,
     return [message for (message,) in rows]
 
 
-def invoke(id_: str, counter: int = 0) -> dict[str, Any]:
+def invoke(id_: str, counter: int = 1) -> dict[str, Any]:
     """The first dispatch of a task."""
     return {"type": "invoke", "task": {"id": id_, "counter": counter, "rootPromiseId": id_}}
 
@@ -33,7 +33,7 @@ def resume(id_: str, counter: int, *leaves: str) -> dict[str, Any]:
 
 def test_an_invoke(conn: Connection, clock: Clock) -> None:
     """A new task is offered as an invoke under its promise's id, again after a while, until somebody acquires
-    it by its counter."""
+    it. Its counter is the version that it will have then."""
     ask(conn, creation("p", tags='{"resonate:invoke": "poll://g:w"}'))
     assert messages(conn, "g") == [invoke("p")]
     assert messages(conn, "g") == []
@@ -57,12 +57,12 @@ def test_a_resume(conn: Connection, clock: Clock) -> None:
     for leaf in ("y", "x"):
         ask(conn, completion("resolve", leaf))
     assert messages(conn, "g") == []
-    assert messages(conn, "g2") == [resume("p", 1, "x", "y")]
+    assert messages(conn, "g2") == [resume("p", 2, "x", "y")]
     clock.advance(OFFER_MS)
-    assert messages(conn, "g2") == [resume("p", 1, "x", "y")]
+    assert messages(conn, "g2") == [resume("p", 2, "x", "y")]
     ask(conn, acquire("p", 1))
     ask(conn, ("select durable.task_release('p', 2)", ()))
-    assert messages(conn, "g") == [invoke("p", 2)]
+    assert messages(conn, "g") == [invoke("p", 3)]
 
 
 def test_a_notification(conn: Connection, clock: Clock) -> None:

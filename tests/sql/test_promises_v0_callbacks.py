@@ -77,20 +77,23 @@ def test_a_new_callback(scene: Connection, recv: Any, address: str, headers: dic
     """A pending promise and an id that is new: registered, with the receiver's canonical address."""
     status, word, made, record = ask(scene, callback(timeout_at=5, recv=recv))
     assert (status, word, record["id"], record["state"]) == (201, "OK", "x", "PENDING")
+    assert made.pop("createdOn") == record["createdOn"]
     assert made == {"id": "c", "promiseId": "x", "rootPromiseId": "t", "timeout": 5, "recv": address}
     assert rows(scene) == [("x", "t", "c", 5, address, headers)]
 
 
 def test_an_id_that_is_known(scene: Connection) -> None:
     """The same id again changes nothing, whatever else differs, also for another promise; another id is
-    another callback."""
+    another callback. The answer has a callback as long as this awaiter waits for this promise: a client
+    that gets none takes the promise for completed."""
     ask(scene, callback())
     ask(scene, creation("y"))
     ask(scene, create("u", target="g"))
     before = rows(scene)
     for again in (callback(), callback(timeout_at=1, recv="h"), callback(awaited="y"), callback(root="u")):
         status, word, made, record = ask(scene, again)
-        assert (status, word, made, record["state"]) == (200, "deduplicated", None, "PENDING")
+        assert (status, word, record["state"]) == (200, "deduplicated", "PENDING")
+        assert (made is not None) == (again[1][1:3] == ("x", "t"))
     assert rows(scene) == before
     assert ask(scene, callback("c2", recv="h"))[0] == 201
     assert len(rows(scene)) == 2
@@ -362,9 +365,10 @@ def test_a_child_run_that_is_awaited_from_outside(scene: Connection) -> None:
 )
 def test_a_subscription(scene: Connection, recv: Any, address: str) -> None:
     """Who subscribes is told once, at the address of its receiver; a second time changes nothing."""
-    status, word, record = ask(scene, subscription(recv=recv))
+    status, word, made, record = ask(scene, subscription(recv=recv))
     assert (status, word, record["state"]) == (201, "OK", "PENDING")
-    assert ask(scene, subscription(recv=recv))[:2] == (200, "deduplicated")
+    assert (made["id"], made["promiseId"], made["timeout"], made["recv"]) == ("s", "x", NEVER, address)
+    assert ask(scene, subscription(recv=recv)) == (200, "deduplicated", made, record)
     ask(scene, completion("resolve", "x"))
     assert scene.execute("select promise_id, address from durable._unblocks").fetchall() == [("x", address)]
 
@@ -373,12 +377,12 @@ def test_a_subscription_that_comes_too_late(scene: Connection, clock: Clock) -> 
     """The answer is the notification, for a completed promise and for one past its deadline; no promise is an
     answer too."""
     ask(scene, completion("cancel", "x", data="7"))
-    status, word, record = ask(scene, subscription())
-    assert (status, word, record["value"]) == (200, "already canceled", {"data": "7"})
+    status, word, made, record = ask(scene, subscription())
+    assert (status, word, made, record["value"]) == (200, "already canceled", None, {"data": "7"})
     ask(scene, creation("late", timeout_at=clock.now_ms + 1))
     clock.advance(1)
     assert ask(scene, subscription("late"))[:2] == (200, "already timedout")
-    assert ask(scene, subscription("nothing")) == (404, "not found", None)
+    assert ask(scene, subscription("nothing")) == (404, "not found", None, None)
     assert scene.execute("select 1 from durable._unblocks").fetchall() == []
 
 

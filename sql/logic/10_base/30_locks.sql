@@ -4,8 +4,9 @@
 -- 10_base/40_try_locks.sql.
 -- No function owns the order, because a session learns in one class which rows it needs of the next. These repeat it whole:
 -- _lock_settlement, _lock_commit and _try_lock_after_call in this file, _try_lock_settlement in 10_base/40_try_locks.sql,
--- _lock_fenced and task_suspend in 40_tasks, _try_lock_reports in 60_turn, _lock_client_event in 70_history, and _lock_live_runs
--- in 90_read. A change of the order is a change of all of them; the other verbs lock a task and then its head.
+-- _lock_fenced and task_suspend in 40_tasks, _try_lock_reports in 60_turn, _lock_client_event in 70_history, task_complete_v0
+-- in 80_v0, and _lock_live_runs in 90_read. A change of the order is a change of all of them; the other verbs lock a task and
+-- then its head.
 -- Names: _lock_x waits until it has every lock. _try_lock_x takes the locks that are free, by SKIP LOCKED or a try, and answers
 -- what it locked or what it missed, or true or false. No other name begins with one of the two words, or with _take_.
 -- Lock first, then read in a new statement: a statement's snapshot predates its own waiting. One row by its key may be read

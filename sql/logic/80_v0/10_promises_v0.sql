@@ -8,13 +8,13 @@ returns jsonb language sql immutable
 as $$
   select jsonb_strip_nulls(jsonb_build_object(
     'id', p_record.id, 'state', upper(p_record.state collate "C"), 'timeout', p_record.timeout_at, 'tags', p_record.tags,
-    'param', jsonb_build_object('headers', p_record.param_headers, 'data', p_record.param_data),
-    'value', jsonb_build_object('headers', p_record.value_headers, 'data', p_record.value_data),
+    'param', jsonb_build_object('headers', nullif(p_record.param_headers, '{}'), 'data', p_record.param_data),
+    'value', jsonb_build_object('headers', nullif(p_record.value_headers, '{}'), 'data', p_record.value_data),
     'idempotencyKeyForCreate', p_key_create, 'idempotencyKeyForComplete', p_key_complete,
     'createdOn', p_record.created_at, 'completedOn', p_record.settled_at))
 $$;
 comment on function durable._record_v0(durable.promise_record, text, text) is
-  'A promise in the older shape: state in capitals, createdOn and completedOn, idempotency keys. Absent fields are left out.';
+  'A promise in the older shape: state in capitals, createdOn and completedOn, idempotency keys. Absent fields are left out, and headers that are empty.';
 
 create or replace function durable._read_v0(p_id text, p_now bigint)
 returns jsonb language plpgsql volatile
@@ -367,6 +367,14 @@ $$;
 comment on function durable._check_callback_v0(text, text, text, bigint, jsonb) is
   'Checks the arguments of a callback before any state is read. WF004.';
 
+create or replace function durable._callback_v0(p_id text, p_promise_id text, p_timeout_at bigint, p_recv text, p_now bigint)
+returns jsonb language sql immutable parallel safe
+as $$
+  select jsonb_build_object('id', p_id, 'promiseId', p_promise_id, 'timeout', p_timeout_at, 'recv', p_recv, 'createdOn', p_now)
+$$;
+comment on function durable._callback_v0(text, text, bigint, text, bigint) is
+  'A callback or subscription in its older form. createdOn is when it was asked for.';
+
 create or replace function durable.promise_callback_v0(
   p_id text, p_promise_id text, p_root_promise_id text, p_timeout_at bigint, p_recv jsonb)
 returns table (status integer, word text, callback jsonb, promise jsonb) language plpgsql volatile
@@ -406,16 +414,19 @@ begin
          when v_promise ->> 'state' <> 'PENDING' then durable._word_v0(v_promise ->> 'state')
          when durable._projected_state(v_awaiter, v_now) <> 'pending' then 'awaiter completed'
          else 'deduplicated' end,
-    case when v_new then jsonb_build_object('id', p_id, 'promiseId', p_promise_id, 'rootPromiseId', p_root_promise_id,
-                                            'timeout', p_timeout_at, 'recv', durable._canonical_recv(p_recv, false)) end,
+    case when exists (select from durable._callbacks c
+                      where c.awaited_id = p_promise_id and c.awaiter_id = p_root_promise_id and c.id = p_id)
+         then jsonb_build_object('rootPromiseId', p_root_promise_id)
+              || durable._callback_v0(p_id, p_promise_id, p_timeout_at, durable._canonical_recv(p_recv, false), v_now) end,
     v_promise;
 end
 $$;
 comment on function durable.promise_callback_v0(text, text, text, bigint, jsonb) is
-  'Older API: resumes the task of p_root_promise_id at p_recv when p_promise_id completes before p_timeout_at. 201 registered; 200 without a callback: that id is registered already, or one of the two is completed, so read the promise and continue; 404 no such promise. WF004, WF005, WF010.';
+  'Older API: resumes the task of p_root_promise_id at p_recv when p_promise_id completes before p_timeout_at. 201 registered; 200 with a callback: registered before; 200 without one: that id belongs to another callback, or one of the two is completed, so read the promise and continue; 404 no such promise. WF004, WF005, WF010.';
 
-create or replace function durable.promise_subscribe_v0(p_promise_id text, p_recv jsonb)
-returns table (status integer, word text, promise jsonb) language plpgsql volatile
+create or replace function durable.promise_subscribe_v0(
+  p_promise_id text, p_recv jsonb, p_id text default null, p_timeout_at bigint default null)
+returns table (status integer, word text, callback jsonb, promise jsonb) language plpgsql volatile
 as $$
 declare
   v_address text := durable._canonical_recv(p_recv, true);
@@ -428,7 +439,7 @@ begin
     perform durable._fail_invalid(
       format('The receiver, %s, cannot be told: no address, or one with headers.', durable._kind_of_recv(p_recv)));
   elsif not durable._exists_v0(p_promise_id) then
-    return query select 404, 'not found', null::jsonb;
+    return query select 404, 'not found', null::jsonb, null::jsonb;
     return;
   end if;
   v_awaited := durable._find_awaited(p_promise_id);
@@ -445,8 +456,9 @@ begin
   return query select case when v_new then 201 else 200 end,
     case when v_new then 'OK' when v_promise ->> 'state' = 'PENDING' then 'deduplicated'
          else durable._word_v0(v_promise ->> 'state') end,
+    case when v_promise ->> 'state' = 'PENDING' then durable._callback_v0(p_id, p_promise_id, p_timeout_at, v_address, v_now) end,
     v_promise;
 end
 $$;
-comment on function durable.promise_subscribe_v0(text, jsonb) is
-  'Older API: notifies p_recv when the promise completes. 201 registered; 200 registered before, or completed: then the answer is the notification; 404 no such promise. A promise and an address are one subscription, whatever id and timeout a client gives it. WF004, WF005.';
+comment on function durable.promise_subscribe_v0(text, jsonb, text, bigint) is
+  'Older API: notifies p_recv when the promise completes. 201 registered; 200 registered before, or completed: then there is no callback, and the answer is the notification; 404 no such promise. A promise and an address are one subscription, whatever id and timeout a client gives it; both are only answered. WF004, WF005.';

@@ -8,7 +8,7 @@ begin
   return query
     select jsonb_build_object(
       'type', case when r.leaves is null then 'invoke' else 'resume' end,
-      'task', jsonb_strip_nulls(jsonb_build_object('id', o.id, 'counter', o.version, 'rootPromiseId', o.id,
+      'task', jsonb_strip_nulls(jsonb_build_object('id', o.id, 'counter', o.version + 1, 'rootPromiseId', o.id,
                                                    'leafPromiseIds', r.leaves)))
     from unnest(p_ids, p_versions) with ordinality as o (id, version, ord)
     cross join lateral (
@@ -43,4 +43,4 @@ begin
 end
 $$;
 comment on function durable.messages_v0(text, integer) is
-  'Older API: the messages for an address, at most p_limit of tasks and as many notifications. Tasks: counter is the version of the task; task_acquire takes it and raises it; they come again after retry_offer_ms until a process acquires them. Notifications come again until unblock_acknowledge(promise, address). WF004.';
+  'Older API: the messages for an address, at most p_limit of tasks and as many notifications. Tasks: task_claim_v0 takes the counter; they come again after retry_offer_ms until a process acquires them. Notifications come again until unblock_acknowledge(promise, address). WF004.';
