@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyengine.client.promise_records import PromiseConflict, PromiseRecord
     from pyengine.client.promises import Opaque
     from pyengine.client.run_status import RunMoment, RunStatus
+    from pyengine.definitions.determinism.warning import DeterminismWarning
     from pyengine.definitions.registry import Step, Workflow
     from pyengine.definitions.retry import Retry
     from pyengine.definitions.signals import Signal
@@ -83,6 +84,7 @@ __all__ = [
     "Client",
     "Conflict",
     "DecodeError",
+    "DeterminismWarning",
     "EmbeddedPostgresError",
     "EncodeError",
     "EngineError",
@@ -133,6 +135,7 @@ __all__ = [
 _HOMES = {
     "App": "app",
     "Client": "client.client",
+    "DeterminismWarning": "definitions.determinism.warning",
     "HttpConnectionError": "workflow.http_records",
     "HttpError": "workflow.http_records",
     "HttpResponse": "workflow.http_records",

@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pyengine.definitions.current_run import scope
 from pyengine.definitions.definition import OnInterrupt, StepDef, WorkflowDef
+from pyengine.definitions.determinism.warning import warn_of
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
 from pyengine.definitions.signatures import Signature
@@ -241,7 +242,7 @@ class Registry:
         return step
 
     def add_workflow(self, workflow: Workflow[P, R]) -> Workflow[P, R]:
-        """Register a workflow.
+        """Register a workflow, and warn of what its code does that a replay cannot repeat.
 
         Raises:
             InvalidRequest: another function has that name and version.
@@ -251,6 +252,7 @@ class Registry:
         known = self._workflows.setdefault(at, definition)
         refuse_second(known.fn, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
         self._workflows[at] = definition
+        warn_of(definition.fn, definition.name)
         return workflow
 
     def add_error(self, cls: type[BaseException]) -> type[BaseException]:

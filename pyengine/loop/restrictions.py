@@ -1,9 +1,10 @@
 """The loop methods that workflow code may not call, and the alternatives to them.
 
-Lives here: the table of refused loop methods, and the three calls of asyncio that order by address or by
-thread. May not: the loop (``event_loop.py``, which asks this module). The theory: a useful refusal names the
-call and an alternative that works. So each method has a row here, and none raises a bare NotImplementedError
-deep inside asyncio.
+Lives here: the refusals of loop methods, and the three calls of asyncio that order by address or by thread.
+May not: the loop (``event_loop.py``, which asks this module), the table of methods, which is a part of the
+one that a registration checks code by (``definitions/determinism/rules.py``). The theory: a useful refusal
+names the call and an alternative that works. So each method has a row there, and none raises a bare
+NotImplementedError deep inside asyncio.
 
 ``as_completed``, ``wait`` and ``wrap_future`` offer no hook, so they are recognised by the code object that
 calls into the loop. If a later Python renames them, the refusals are lost and their tests fail; nothing else
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn, TypeVar
 
+from pyengine.definitions.determinism.rules import LOOP_METHODS, STEP
 from pyengine.errors import ForbiddenInWorkflow
 
 __all__ = [
@@ -43,24 +45,6 @@ WAIT: Final[CodeType] = getattr(asyncio.tasks, "_wait", asyncio.wait).__code__
 WRAP_FUTURE: Final[CodeType] = asyncio.wrap_future.__code__
 _AS_COMPLETED: Final[CodeType] = _as_completed.__code__
 
-_STEP = "a step: an `async def` step runs on the worker's loop, a plain `def` step in its thread pool"
-_TABLE: Final = {
-    _STEP: """
-        run_in_executor call_soon_threadsafe set_default_executor shutdown_default_executor
-        getaddrinfo getnameinfo create_connection create_server create_unix_connection create_unix_server
-        create_datagram_endpoint connect_accepted_socket connect_read_pipe connect_write_pipe
-        start_tls sendfile subprocess_shell subprocess_exec add_reader remove_reader add_writer remove_writer
-        sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto
-        sock_connect sock_accept sock_sendfile""",
-    "ctx.receive() or ctx.promise(); signals to the process belong to the worker": """
-        add_signal_handler remove_signal_handler""",
-    "await the coroutine; the worker drives this loop": """
-        run_forever run_until_complete stop shutdown_asyncgens""",
-    "nothing: this loop belongs to the engine and cannot be changed": """
-        set_debug set_task_factory get_task_factory set_exception_handler get_exception_handler
-        default_exception_handler""",
-}
-
 
 def refuse(run: str, what: str, instead: str) -> NoReturn:
     """Raise ForbiddenInWorkflow for a call that workflow code made.
@@ -79,7 +63,7 @@ def refuse(run: str, what: str, instead: str) -> NoReturn:
 
 def refusing(cls: _Loop) -> _Loop:
     """Set every method of the table on a loop class, each raising ForbiddenInWorkflow."""
-    for instead, names in _TABLE.items():
+    for instead, names in LOOP_METHODS.items():
         for name in names.split():
             setattr(cls, name, _refusal(name, instead))
     return cls
@@ -107,7 +91,7 @@ def check_future(frame: FrameType, run: str) -> None:
         ForbiddenInWorkflow: see above.
     """
     if frame.f_code is WRAP_FUTURE:
-        refuse(run, "asyncio.wrap_future()", _STEP)
+        refuse(run, "asyncio.wrap_future()", STEP)
     by_address: Any = object.__hash__
     if any(type(each).__hash__ is by_address for each in frame.f_locals.get("fs", ())):
         what = "asyncio.wait() with a bare gather() or Future(), which a set orders by address"

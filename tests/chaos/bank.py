@@ -26,7 +26,7 @@ class Insufficient(Exception):
 @app.step
 async def check(account: str) -> str:
     """Something before the money moves."""
-    await asyncio.sleep(random.random() * DELAY_S)
+    await asyncio.sleep(random.random() * DELAY_S)  # durable: ok
     return account
 
 
@@ -45,7 +45,7 @@ async def transfer(source: str, target: str, amount: int) -> int:
     try:
         async with ctx.transaction("debit") as tx:
             left: int = await tx.fetchval("select amount from account where name = $1 for update", source)
-            await tx.execute("select pg_sleep($1)", random.random() * DELAY_S)
+            await tx.execute("select pg_sleep($1)", random.random() * DELAY_S)  # durable: ok
             if left < amount:
                 raise Insufficient(source)
             await tx.execute("update account set amount = amount - $2 where name = $1", source, amount)
@@ -56,7 +56,7 @@ async def transfer(source: str, target: str, amount: int) -> int:
     await check(target)
     async with ctx.transaction("credit") as tx:
         await tx.execute("insert into entry values ($1, 'credit', $2, $3)", run, target, amount)
-        await tx.execute("select pg_sleep($1)", random.random() * DELAY_S)
+        await tx.execute("select pg_sleep($1)", random.random() * DELAY_S)  # durable: ok
         await tx.execute("update account set amount = amount + $2 where name = $1", target, amount)
     return left - amount
 

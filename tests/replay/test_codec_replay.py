@@ -93,7 +93,7 @@ async def sell(order: Order, on: date) -> tuple[Paid | Owed, Answer]:
     shipped = await ship(order, set(order.lines))
     line = await ctx.promise(Line | None)
     answer = await ctx.receive(approve)
-    seen.append([order, on, paid, shipped, line, answer])
+    seen.append([order, on, paid, shipped, line, answer])  # durable: ok
     return paid, answer
 
 

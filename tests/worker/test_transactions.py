@@ -89,7 +89,7 @@ async def transfer(amount: int) -> list[Any]:
         )
         rows = await tx.fetch("select account, amount from entry order by id")
         none = await tx.fetchrow("select 1 where false")
-    seen.append(left)
+    seen.append(left)  # durable: ok
     word = await ctx.receive(go)
     return [before, left, tag, [list(row) for row in rows], none, word, await note("after")]
 
@@ -162,7 +162,7 @@ async def types() -> list[str]:
             "int4range(1, 5) as o, '10.0.0.1'::inet as p, row(1, 'y'::text) as q, b'101' as r"
         )
         assert row is not None
-    seen.append(dict(row))
+    seen.append(dict(row))  # durable: ok
     await ctx.receive(go)
     return [type(one).__name__ for one in row]
 
@@ -359,7 +359,7 @@ async def branches() -> list[Any]:
         return [count, at.microsecond, await note(f"{name} again")]
 
     answer = await ctx.gather(*(move(name) for name in "abcd"))
-    seen.append(answer)
+    seen.append(answer)  # durable: ok
     await ctx.receive(go)
     return answer
 

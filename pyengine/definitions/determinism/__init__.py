@@ -1,0 +1,13 @@
+"""The check of workflow code for calls that a replay cannot repeat.
+
+Lives here: the table of such calls with their alternatives (rules.py), the meaning of a name in the source of
+a function (names.py), the walk through that source (hazards.py), and the warnings of a registration
+(warning.py). May not: running workflow code, importing a module for it, a journal.
+
+The way of a call: `Registry.add_workflow` asks warning.py, hazards.py finds `now()` in the source, names.py
+resolves it to `datetime.datetime.now`, rules.py has a row for that, and Python shows a `DeterminismWarning`
+with the line of the user. The deterministic loop refuses the rows that it can see at run time
+(loop/restrictions.py), from the same table.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,42 @@
+"""Warnings about workflow code that a replay cannot repeat.
+
+Lives here: `DeterminismWarning`, and `warn_of`, which gives one for each hazard (hazards.py) when a workflow
+is registered. May not: raising; a filter of the user may do that: `-W error::pyengine.DeterminismWarning`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from pyengine.definitions.determinism.hazards import hazards_of
+
+__all__ = ["DeterminismWarning", "warn_of"]
+
+
+class DeterminismWarning(UserWarning):
+    """The code of a workflow does something that a replay cannot repeat.
+
+    It stands at the line of that code; the comment `# durable: ok` on the line silences it.
+    """
+
+
+def warn_of(function: Callable[..., Any], workflow: str) -> None:
+    """Warn of each place in the code of a workflow that a replay cannot repeat.
+
+    Args:
+        function: the code.
+        workflow: its name.
+    """
+    for hazard in hazards_of(function):
+        scope = getattr(function, "__globals__", {})
+        warnings.warn_explicit(
+            f"workflow {workflow} {hazard.action}: a replay cannot repeat it; use instead: {hazard.instead} "
+            "(`# durable: ok` on the line silences this)",
+            DeterminismWarning,
+            hazard.file,
+            hazard.line,
+            module=scope.get("__name__"),
+            registry=scope.setdefault("__warningregistry__", {}),
+        )
