@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -25,6 +25,7 @@ from pyengine.definitions.definition import WorkflowDef
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import Cancelled, Complete, ContinueAsNew, End, Fail, Halt, Suspend
 from pyengine.protocol.journal import Row, RowType
+from pyengine.replay.divergence import SAME_AS_JOURNAL
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 
@@ -88,12 +89,15 @@ class Divergence:
         expected: the call in the journal, one line.
         got: the call of the code, one line.
         neighbours: lines of the journal around that child.
+        again: what a second replay of the same journal had there, if that was something else: the code is not
+            deterministic.
     """
 
     child: int | None
     expected: str
     got: str
     neighbours: tuple[str, ...] = ()
+    again: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,7 @@ class Finding:
 
 
 def check_journal(journal: Journal, workflow: WorkflowDef | None, codec: Codec) -> Finding:
-    """Replay one journal and return the verdict.
+    """Replay one journal and return the verdict; one that diverges is replayed twice, to find the cause.
 
     Args:
         journal: the run.
@@ -135,7 +139,13 @@ def check_journal(journal: Journal, workflow: WorkflowDef | None, codec: Codec) 
     """
     ends, divergence = None, None
     if workflow is not None:
-        ends, divergence = _replayed(journal, workflow, codec)
+        first = _replayed(journal, workflow, codec)
+        ends, divergence = first.ends, first.divergence
+        if divergence is not None:
+            second = _replayed(journal, workflow, codec)
+            if second != first:
+                again = SAME_AS_JOURNAL if second.divergence is None else second.divergence.got
+                divergence = replace(divergence, again=again)
     return Finding(
         id=journal.id,
         execution=journal.execution,
@@ -148,11 +158,20 @@ def check_journal(journal: Journal, workflow: WorkflowDef | None, codec: Codec) 
     )
 
 
-def _replayed(journal: Journal, workflow: WorkflowDef, codec: Codec) -> tuple[str | None, Divergence | None]:
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """How one replay ended, where it diverged first, and the whole value or error that it ended with."""
+
+    ends: str | None
+    divergence: Divergence | None
+    value: Any = None
+
+
+def _replayed(journal: Journal, workflow: WorkflowDef, codec: Codec) -> _Replayed:
     ended = journal.state in _OWN_ENDS or journal.state in _ENDED_FROM_OUTSIDE
     refused = None if ended else _refused_arguments(journal, workflow)
     if refused is not None:
-        return None, refused
+        return _Replayed(None, refused)
     rows = msgspec.json.decode(journal.rows, type=list[Row])
     replay = Replay(
         workflow, _run_info(journal), lambda: time.time_ns() // 1_000_000, random.Random(0), codec
@@ -163,9 +182,11 @@ def _replayed(journal: Journal, workflow: WorkflowDef, codec: Codec) -> tuple[st
     finally:
         replay.evict()
     if isinstance(end, Halt):
-        return None, _of_problem(end)
+        return _Replayed(None, _of_problem(end))
     ending = _ENDINGS[type(end)]
-    return ending, _of_ended(journal, rows, end, ending) if ended else _of_live(journal, end, ending)
+    found = _of_ended(journal, rows, end, ending) if ended else _of_live(journal, end, ending)
+    value = _shape(end.error) if isinstance(end, Fail) else _json(getattr(end, "value", None))
+    return _Replayed(ending, found, value)
 
 
 def _run_info(journal: Journal) -> RunInfo:

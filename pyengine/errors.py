@@ -205,6 +205,8 @@ class NondeterminismError(EngineError):
         expected: what the journal holds there, one line.
         got: what the code did there, one line.
         neighbours: up to three lines of the journal around that child.
+        again: what the code did there when the same journal was replayed again, one line; None if it did the
+            same, so that the code was changed, and is deterministic.
     """
 
     sqlstate = "WF006"
@@ -213,6 +215,7 @@ class NondeterminismError(EngineError):
     expected: str | None = None
     got: str | None = None
     neighbours: tuple[str, ...] = ()
+    again: str | None = None
 
 
 class SchemaMismatch(EngineError):

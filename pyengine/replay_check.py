@@ -27,7 +27,7 @@ __all__ = ["Break", "Report", "replay_check"]
 
 _PAGE_EVENTS = 5000
 _PAGE_RUNS = 200
-_INPUT = re.compile(r" \(input [0-9a-f]{16}\)")
+_INPUT = re.compile(r" \(input .*\)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,14 @@ class Report:
         groups: dict[tuple[str, ...], list[Finding]] = {}
         for one in self.runs:
             if one.divergence is not None:
-                pair = (_INPUT.sub("", one.divergence.expected), _INPUT.sub("", one.divergence.got))
-                groups.setdefault((one.workflow, one.version, *pair), []).append(one)
+                found = one.divergence
+                cause = "changed" if found.again is None else "not deterministic"
+                pair = (_INPUT.sub("", found.expected), _INPUT.sub("", found.got))
+                groups.setdefault((one.workflow, one.version, cause, *pair), []).append(one)
         made = [
-            Break(workflow=key[0], version=key[1], first=first, runs=tuple(one.id for one in found))
-            for key, found in groups.items()
-            if (first := found[0].divergence) is not None
+            Break(workflow=key[0], version=key[1], first=first, runs=tuple(one.id for one in members))
+            for key, members in groups.items()
+            if (first := members[0].divergence) is not None
         ]
         return sorted(made, key=lambda one: -len(one.runs))
 

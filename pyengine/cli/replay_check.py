@@ -32,6 +32,9 @@ __all__ = ["add_to"]
 _ADVICE = (
     "guard the change with ctx.patched, or give it a new version and keep the old code until its runs end"
 )
+_NOT_DETERMINISTIC = (
+    "two replays of one journal differ: take time, random numbers and ids from ctx, and the rest from steps"
+)
 _ENDED = ("completed", "failed", "timed_out", "cancelled", "continued")
 
 
@@ -86,7 +89,9 @@ def replay_check(
             )
     at.out.answer(_document(report), lambda console: _show(console, report, app))
     if report.count("diverged"):
-        at.out.remark(f"{_ADVICE}; one of them: {at.line('show', report.breaks()[0].runs[0])}")
+        first = report.breaks()[0]
+        advice = _ADVICE if first.first.again is None else _NOT_DETERMINISTIC
+        at.out.remark(f"{advice}; one of them: {at.line('show', first.runs[0])}")
         raise typer.Exit(1)
     if report.runs and report.count("unknown") == len(report.runs):
         at.out.remark(f"nothing was checked: {app} has the workflow and version of none of these runs")
@@ -141,6 +146,8 @@ def _show_break(console: Console, one: Break) -> None:
     place = "" if first.child is None else f"child {first.child}: "
     console.print(printable(f"  {place}the journal has {first.expected}"), soft_wrap=True)
     console.print(printable(f"  {' ' * len(place)}the code has {first.got}"), soft_wrap=True)
+    if first.again is not None:
+        console.print(printable(f"  {' ' * len(place)}and in a second replay {first.again}"), soft_wrap=True)
     for line in first.neighbours:
         console.print(printable(f"      {line}"), style="dim", soft_wrap=True)
     runs = f"in {number} run{'s' if number != 1 else ''}: {listed(list(one.runs), 3)}"

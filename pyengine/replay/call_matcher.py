@@ -144,7 +144,8 @@ class CallMatcher:
             if len(packed) > self._codec.unchecked_bytes:
                 self._codec.check_size(len(packed), f"the input of step {step.name} of run {self.run.id}")
             if child in self._history.open_receives:
-                return sequence.disagree(describe_call("step", step.name, digest), row, "step", step.name)
+                got = describe_call("step", step.name, packed, digest)
+                return sequence.disagree(got, row, "step", step.name)
             if sequence.restricted and sequence.cancellation.discards_step(child, row):
                 call = sequence.take_call("step", step.name, signature.result, discarded=True)
                 call.on_cancel = self._give_step_up
@@ -153,7 +154,8 @@ class CallMatcher:
             self.new_steps.append(child)
         elif row.hash != digest or row.name != step.name or row.type not in SCHEDULING_STEPS:
             signature.check(args, kwargs, packed)
-            return sequence.disagree(describe_call("step", step.name, digest), row, "step", step.name)
+            got = describe_call("step", step.name, packed, digest)
+            return sequence.disagree(got, row, "step", step.name)
         elif row.type not in _WHOLE_STEPS:
             self.open_steps[child] = PendingStep(step, digest, packed, None)
             self.new_steps.append(child)
@@ -200,7 +202,7 @@ class CallMatcher:
                 detached=detached,
                 abandon=abandon,
             )
-            got = describe_call("child run", name, digest)
+            got = describe_call("child run", name, packed, digest)
             match = sequence.match_unrecorded(row, got, lambda: command)
         if match == "disagrees":
             return sequence.dead_call("child run", name)
@@ -225,7 +227,7 @@ class CallMatcher:
             return self._promise(codec, MakePromise(child=child, name=name, timeout_ms=timeout_ms))
         digest = input_hash(name, key)
         command = AwaitRow(child=child, name=name, hash=digest, key=key, timeout_ms=timeout_ms)
-        return self._promise(codec, command, digest)
+        return self._promise(codec, command, digest, key)
 
     def adopt(self, annotation: Any, promise_id: str) -> Call:
         """Return the call of a promise that the run did not make.
@@ -258,13 +260,17 @@ class CallMatcher:
             )
 
     def _promise(
-        self, codec: TypeCodec, command: MakePromise | AwaitRow | Adopt, digest: str | None = None
+        self,
+        codec: TypeCodec,
+        command: MakePromise | AwaitRow | Adopt,
+        digest: str | None = None,
+        key: str | None = None,
     ) -> Call:
         sequence, name = self.sequence, command.name
         row = sequence.row()
         match: Match = "agrees"
         if row is None or (row.type, row.name or "", row.hash) != (RowType.PROMISE_REGISTERED, name, digest):
-            got = describe_call("promise", name, digest)
+            got = describe_call("promise", name, key, digest)
             match = sequence.match_unrecorded(row, got, lambda: command)
         if match == "disagrees":
             return sequence.dead_call("promise", name)

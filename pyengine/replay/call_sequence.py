@@ -14,8 +14,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
-import msgspec
-
 from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import Evicted, InvalidRequest
 from pyengine.loop.awaitables import AllWait, Call, CallKind
@@ -24,6 +22,7 @@ from pyengine.loop.shield import current_shield
 from pyengine.protocol.commands import Command, Submit, Take, WaitKind
 from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.cancellation_cursor import CancellationCursor
+from pyengine.replay.divergence import Difference
 from pyengine.replay.history import History, describe_operation, describe_row
 from pyengine.values.codec import TypeCodec, type_codec
 
@@ -36,7 +35,6 @@ Match: TypeAlias = Literal["agrees", "discarded", "disagrees"]
 
 NOTHING = type_codec(None)
 _BRIEF = 500
-_ADVICE = "deploy the code that began the run, or give the change a new version"
 
 
 class CallSequence:
@@ -271,9 +269,10 @@ class CallSequence:
             expected = "a receive that still waits"
         else:
             expected = "a step or a receive that is not finished"
-        self.problem = _problem_text(
-            self.run, child=child, expected=expected, got=got, neighbours=self.history.neighbours(child)
-        )
+        neighbours = self.history.neighbours(child)
+        self.problem = Difference(
+            run_id=self.run.id, child=child, expected=expected, got=got, neighbours=neighbours
+        ).problem()
         self.die()
 
 
@@ -294,24 +293,3 @@ def describe_end(main: asyncio.Task[Any]) -> str:
 
 def ignore_cancel(child: int) -> None:
     """Do nothing when a dead or discarded call is cancelled."""
-
-
-def _problem_text(run: RunInfo, *, child: int, expected: str, got: str, neighbours: tuple[str, ...]) -> str:
-    """Return the JSON text of a disagreement, which also reads back as a NondeterminismError."""
-    message = f"run {run.id}, child {child}: the journal expects {expected}, the code made {got}"
-    fields = {
-        "run_id": run.id,
-        "child": child,
-        "expected": expected,
-        "got": got,
-        "neighbours": neighbours,
-    }
-    record = {
-        "type": "NondeterminismError",
-        "module": "pyengine.errors",
-        "message": message,
-        **fields,
-        "args": [message],
-        "data": {**fields, "detail": None, "hint": _ADVICE},
-    }
-    return msgspec.json.encode(record).decode()

@@ -64,6 +64,9 @@ _MADE_BY_CODE = frozenset(
 )
 
 
+_INPUT_MAX = 200
+
+
 class _Retrying(msgspec.Struct):
     """The data of a row that ends an attempt and schedules another one."""
 
@@ -72,9 +75,10 @@ class _Retrying(msgspec.Struct):
 
 
 class _Begun(msgspec.Struct):
-    """The data of the first row of a step that has several; with its retry policy, if it has one."""
+    """The data of the first row of a step that has several: its input, and its retry policy, if any."""
 
     retry: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Awaiting(msgspec.Struct):
@@ -233,20 +237,41 @@ def _recorded_retry(row: Row) -> str | None:
 
 
 def describe_row(row: Row) -> str:
-    """Return how a row reads in an error: kind, name and input hash."""
+    """Return how a row reads in an error: kind, name and input."""
     if row.type in _SET_OPERATIONS:
         return describe_operation(_SET_OPERATIONS[row.type], row.child, row.attempt)
-    return describe_call(_KINDS.get(row.type, f"row of type {row.type}"), row.name, row.hash)
+    kind = _KINDS.get(row.type, f"row of type {row.type}")
+    return describe_call(kind, row.name, _recorded_input(row), row.hash)
 
 
-def describe_call(kind: str, name: str | None, input_hash: str | None) -> str:
-    """Return how a call reads in an error."""
-    parts = [kind]
-    if name:
-        parts.append(name)
-    if input_hash:
-        parts.append(f"(input {input_hash})")
-    return " ".join(parts)
+def describe_call(
+    kind: str, name: str | None, param: str | bytes | None = None, input_hash: str | None = None
+) -> str:
+    """Return how a call reads in an error.
+
+    Args:
+        kind: kind of the call.
+        name: step, workflow, promise or signal name.
+        param: JSON text of its input, if that is known.
+        input_hash: input hash, if it has one.
+    """
+    text = f"{kind} {name}" if name else kind
+    if param is None:
+        return f"{text} (input not recorded, hash {input_hash})" if input_hash else text
+    shown = " ".join((param.decode(errors="replace") if isinstance(param, bytes) else param).split())
+    if len(shown) > _INPUT_MAX:
+        shown = f"{shown[:_INPUT_MAX]}…, hash {input_hash}"
+    return f"{text} (input {shown})"
+
+
+def _recorded_input(row: Row) -> str | None:
+    """Return the input of a step that was begun before it ended; other rows hold only its hash."""
+    if row.type != RowType.STEP_STARTED or not row.data:
+        return None
+    try:
+        return bytes(msgspec.json.decode(row.data, type=_Begun).input).decode() or None
+    except msgspec.DecodeError:
+        return None
 
 
 def describe_operation(verb: str, child: int | None, join_set: int | None) -> str:

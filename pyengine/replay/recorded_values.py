@@ -98,7 +98,7 @@ class RecordedValues:
                 command = Captured(child=sequence.next_child, kind=kind, name=name, value=text)
                 sequence.commands.append(command)
         if not same:
-            sequence.halt(describe_call("time" if kind == "time" else "random value", name, None), row)
+            sequence.halt(describe_call("time" if kind == "time" else "random value", name), row)
             sequence.loop.raise_evicted()
         sequence.next_child += 1
         return text

@@ -64,7 +64,7 @@ class SignalInboxes:
             return self._take_over(inbox, name, codec)
         row, child = sequence.row(), sequence.next_child
         if row is not None and (row.type, row.name) != (RowType.SIGNAL_RECEIVED, name):
-            return sequence.disagree(describe_call("signal", name, None), row, "receive", name), None
+            return sequence.disagree(describe_call("signal", name), row, "receive", name), None
         if row is None and not self._is_registered(child) and not sequence.cancellation.requested:
             sequence.commands.append(Receive(child=child, name=name))
         call = self._new_call(name, codec, child)

@@ -200,7 +200,7 @@ class Transactions:
         if row is not None or child in sequence.history.open_receives:
             record = _read(row, name, digest)
             if record is None:
-                await sequence.disagree(describe_call("transaction", name, digest), row, "step", name)
+                await sequence.disagree(describe_call("transaction", name), row, "step", name)
         elif sequence.restricted and sequence.cancellation.discards_transaction(child):
             call = sequence.take_call("step", name, NOTHING, discarded=True)
             call.on_cancel = ignore_cancel

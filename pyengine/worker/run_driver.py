@@ -20,10 +20,11 @@ from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.registry import Registry
 from pyengine.definitions.retry import Randomness
 from pyengine.errors import StepInterrupted
-from pyengine.protocol.commands import Halt, Release, StepOutcome
+from pyengine.protocol.commands import End, Halt, Release, StepOutcome
 from pyengine.protocol.journal import Row
 from pyengine.protocol.turn import RunReport
 from pyengine.replay.advance import Advance, StepCall
+from pyengine.replay.divergence import explain
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 from pyengine.worker.attempts import Attempt, next_attempt, start_outcome, step_outcome
@@ -84,6 +85,11 @@ class RunDriver:
     def advance(self, run: LeasedRun, live: Live) -> None:
         """Advance a coroutine by what was loaded, and take over the result."""
         self.take(run, live, self.drive(run))
+
+    def begin(self, run: LeasedRun, live: Live, rows: list[Row], next_seq: int) -> None:
+        """Replay a run that was claimed, from its whole journal."""
+        self.take(run, live, self._replay_whole(run, rows, next_seq))
+        self.settle(run, live)
 
     def drive(self, run: LeasedRun) -> Advance:
         """Advance the coroutine of a run; whatever goes wrong halts the run."""
@@ -255,10 +261,28 @@ class RunDriver:
         run.replay = self.new_replay(run.info)
         live = run.phase = Live()
         live.poll = before.poll
-        self.load(run, rows)
-        advance = self.drive(run)
+        advance = self._replay_whole(run, rows)
         self.take(run, live, replace(advance, steps=self._adopt(live, advance.steps, before)))
         self.settle(run, live)
+
+    def _replay_whole(self, run: LeasedRun, rows: list[Row], next_seq: int = 0) -> Advance:
+        """Advance a new coroutine by a whole journal; if they differ, find out whether a second one would."""
+        self.load(run, rows, next_seq)
+        advance = self.drive(run)
+        if not isinstance(advance.end, Halt):
+            return advance
+
+        def replay_again() -> End | None:
+            other = self.new_replay(run.info)
+            other.load(rows, next_seq)
+            try:
+                return other.advance().end
+            except Exception as error:  # boundary to user code: it differs from the first replay
+                return halt(type(error).__name__, str(error))
+            finally:
+                evict(other)
+
+        return replace(advance, end=explain(advance.end, run.replay.workflow, replay_again))
 
     def _adopt(self, live: Live, calls: Iterable[StepCall], before: Fetching) -> tuple[StepCall, ...]:
         """Keep the attempts under way and the outcomes that a replay asks for again; return the other calls

@@ -140,9 +140,7 @@ class RunManager:
         run = self.leased[task.execution] = LeasedRun(info, self._driver.new_replay(info), task.reply)
         live = run.phase
         if isinstance(live, Live) and task.from_seq == 0:
-            self._driver.load(run, task.rows, task.next)
-            self._driver.advance(run, live)
-            self._driver.settle(run, live)
+            self._driver.begin(run, live, task.rows, task.next)
         else:
             self._driver.fetch(run)
 
