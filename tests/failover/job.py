@@ -105,3 +105,22 @@ async def sleeper(seconds: float) -> str:
     """A timer, then a step."""
     await ctx.sleep(timedelta(seconds=seconds))
     return await note("awake")
+
+
+@app.workflow
+async def buyer(number: int) -> str:
+    """A wait for a row of the user's."""
+    order = await ctx.until("orders", "paid", key={"id": number})
+    return str(order["status"])
+
+
+@app.memo(version="1")
+def doubled(number: int) -> int:
+    """A function whose calls are identified by their content."""
+    return 2 * number
+
+
+@app.workflow
+async def caller(number: int) -> int:
+    """A call, whose result is an object."""
+    return int(await ctx.call(doubled, number))

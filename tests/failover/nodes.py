@@ -69,9 +69,9 @@ class Node:
         """Stop it in an orderly way."""
         self._server.stop()
 
-    def dsn(self, database: str = "postgres") -> str:
+    def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
         """URL of one of its databases, valid after a kill too."""
-        return url(self, database=database)
+        return url(self, database=database, user=user)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -135,6 +135,11 @@ class Node:
             cursor = conn.execute(query.encode(), values)
             return cursor.fetchall() if cursor.description else []
 
+    def options(self, database: str = "postgres", user: str = "postgres") -> list[str]:
+        """The options of pg_dump, psql and others that name one of its databases."""
+        host, port = self.place
+        return ["-h", host, "-p", port, "-U", user, "-d", database]
+
     def until(self, query: str, *values: object) -> None:
         """Wait until a query answers true."""
         deadline = time.monotonic() + WAIT_S
@@ -160,12 +165,12 @@ class Node:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def url(*nodes: Node, database: str = "postgres", **options: str) -> str:
+def url(*nodes: Node, database: str = "postgres", user: str = "postgres", **options: str) -> str:
     """One URL for several servers."""
     hosts, ports = zip(*(node.place for node in nodes), strict=True)
     more = "".join(f"&{name}={value}" for name, value in options.items())
     host = ",".join(quote(each, safe="/") for each in hosts)
-    return f"postgresql://postgres@/{database}?host={host}&port={','.join(ports)}{more}"
+    return f"postgresql://{user}@/{database}?host={host}&port={','.join(ports)}{more}"
 
 
 @contextmanager

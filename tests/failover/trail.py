@@ -38,9 +38,10 @@ def read(file: Path) -> list[list[Any]]:
 
 
 def ask(dsn: str, query: str, *values: object) -> list[tuple[Any, ...]]:
-    """The rows of a query."""
+    """The rows of a statement, if it has any."""
     with psycopg.connect(libpq_url(dsn), autocommit=True) as conn:
-        return conn.execute(query.encode(), values).fetchall()
+        cursor = conn.execute(query.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
 
 
 def repeated(dsn: str, file: Path) -> list[list[Any]]:
