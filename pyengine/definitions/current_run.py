@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from pyengine.definitions.definition import StepDef, WorkflowDef
+from pyengine.definitions.remote_calls import RemoteCall
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import TypeCodec
 
@@ -114,6 +115,8 @@ class WorkflowRuntime(Protocol):
     def make_promise(
         self, annotation: Any, *, timeout_ms: int | None, name: str, key: str | None = None
     ) -> Any: ...
+
+    def call_remote(self, call: RemoteCall, annotation: Any, timeout_ms: int | None) -> Any: ...
 
     def adopt(self, annotation: Any, promise_id: str) -> Any: ...
 

@@ -3,8 +3,9 @@
 Lives here: `Signature`: binding, encoding and decoding arguments. May not: the meaning of a call (registry,
 replay). The form: a JSON array if every bound argument is positional, else a JSON object by name. Defaults
 are left out, so that a changed default does not affect existing runs. Decoding takes both forms, so psql
-users write '["world"]' or '{"name": "world"}'. Wrong arguments raise an `InvalidRequest` that names the
-function and the parameter, before anything is recorded.
+users write '["world"]' or '{"name": "world"}'; callers in other languages mix them: '{"*": [1], "b": 2}'.
+Wrong arguments raise an `InvalidRequest` that names the function and the parameter, before anything is
+recorded.
 
 Annotations are resolved at first use, so that a module may define its types after its steps.
 """
@@ -36,6 +37,9 @@ __all__ = ["Signature"]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _decode_call = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+# beside arguments by name: those by position, which only callers of other languages mix
+_BY_POSITION = "*"
 _WRONG = (msgspec.ValidationError, msgspec.DecodeError)
 
 
@@ -243,7 +247,7 @@ class Signature:
                 hint=f"""it takes {self._signature}; write '["world"]' or '{{"name": "world"}}'""",
             ) from None
         if isinstance(raw, dict):
-            return self._decode_object(raw)
+            return self._decode_object(self._named(raw) if _BY_POSITION in raw else raw)
         if not self._fewest <= len(raw) <= self._most:
             self._bind(tuple(raw), {})
         whole, named = self._array(len(raw))
@@ -253,6 +257,19 @@ class Signature:
             return tuple(
                 self._read(name, codec, one) for (name, codec), one in zip(named, raw, strict=True)
             ), {}
+
+    def _named(self, raw: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+        """Return arguments by name, some of which a caller in another language gave by position."""
+        named = dict(raw)
+        given = _decode_list(named.pop(_BY_POSITION))
+        names = self._positional[: len(given)]
+        rest = given[len(names) :]
+        if (rest and self._rest is None) or not named.keys().isdisjoint(names):
+            self._bind(tuple(given), named)
+        named |= zip(names, given, strict=False)
+        if rest and self._rest is not None:
+            named[self._rest] = msgspec.Raw(b"[" + b",".join(map(bytes, rest)) + b"]")
+        return named
 
     def _decode_object(self, raw: dict[str, msgspec.Raw]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         values = {name: self._read(name, self._codec(name), one) for name, one in raw.items()}

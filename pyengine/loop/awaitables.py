@@ -28,7 +28,9 @@ __all__ = [
     "next_order",
 ]
 
-CallKind: TypeAlias = Literal["step", "child run", "detached run", "promise", "timer", "receive"]
+CallKind: TypeAlias = Literal[
+    "step", "child run", "detached run", "promise", "remote call", "timer", "receive"
+]
 
 
 class AllWait(Protocol):

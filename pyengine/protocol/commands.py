@@ -16,6 +16,7 @@ import msgspec
 __all__ = [
     "Adopt",
     "AwaitRow",
+    "CallRemote",
     "Cancelled",
     "Captured",
     "Command",
@@ -86,6 +87,28 @@ class MakePromise(_Tagged, frozen=True, kw_only=True, tag="promise", rename={"ti
 
     child: int
     name: str
+    timeout_ms: int | None = None
+
+
+class CallRemote(
+    _Tagged, frozen=True, kw_only=True, tag="rpc", rename={"timeout_ms": "timeout", "target": "queue"}
+):
+    """Call a function of another language.
+
+    Args:
+        child: child number.
+        name: name of the function.
+        target: address of the processes that serve it.
+        hash: input hash.
+        param: JSON text of the call.
+        timeout_ms: its deadline, milliseconds from its start; None means none.
+    """
+
+    child: int
+    name: str
+    target: str
+    hash: str
+    param: str
     timeout_ms: int | None = None
 
 
@@ -175,6 +198,7 @@ Command: TypeAlias = (
     RunChild
     | StartTimer
     | MakePromise
+    | CallRemote
     | AwaitRow
     | Captured
     | RolledBack
@@ -278,9 +302,9 @@ class Release(_Tagged, frozen=True, kw_only=True, tag="release", rename={"retry_
 
 Ending: TypeAlias = End | Release
 
-_WITH_PARAM = (RunChild, Intend)
+_WITH_PARAM = (RunChild, CallRemote, Intend)
 _WITH_VALUE = (Captured, RolledBack)
-_WITH_TIMEOUT = (RunChild, MakePromise, AwaitRow)
+_WITH_TIMEOUT = (RunChild, MakePromise, CallRemote, AwaitRow)
 
 
 def weight(commands: Iterable[Command], end: Ending | None) -> int:

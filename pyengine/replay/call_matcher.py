@@ -21,12 +21,30 @@ from uuid import UUID
 
 from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.definition import StepDef, WorkflowDef
+from pyengine.definitions.remote_calls import RemoteCall
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
-from pyengine.loop.awaitables import Call, CompletionIterator, First, Gathering, ReceiveCall, TimedReceive
+from pyengine.loop.awaitables import (
+    Call,
+    CallKind,
+    CompletionIterator,
+    First,
+    Gathering,
+    ReceiveCall,
+    TimedReceive,
+)
 from pyengine.loop.event_loop import DeterministicLoop, TimerToken
 from pyengine.loop.shield import ShieldScope
-from pyengine.protocol.commands import Adopt, AwaitRow, Intend, MakeJoinSet, MakePromise, RunChild, StartTimer
+from pyengine.protocol.commands import (
+    Adopt,
+    AwaitRow,
+    CallRemote,
+    Intend,
+    MakeJoinSet,
+    MakePromise,
+    RunChild,
+    StartTimer,
+)
 from pyengine.protocol.journal import SCHEDULING_STEPS, RowType
 from pyengine.replay.call_sequence import NOTHING, CallSequence, Match
 from pyengine.replay.completions import read_into
@@ -229,6 +247,23 @@ class CallMatcher:
         command = AwaitRow(child=child, name=name, hash=digest, key=key, timeout_ms=timeout_ms)
         return self._promise(codec, command, digest, key)
 
+    def call_remote(self, call: RemoteCall, annotation: Any, timeout_ms: int | None) -> Call:
+        """Return the call of a function of another language."""
+        sequence, name = self.sequence, call.function
+        if sequence.restricted and (dead := sequence.admit("remote call", name)) is not None:
+            return dead
+        self._codec.check_size(len(call.param), f"the input of {name}, called by run {self.run.id}")
+        digest = input_hash(name, call.param)
+        command = CallRemote(
+            child=sequence.next_child,
+            name=name,
+            target=call.target,
+            hash=digest,
+            param=call.param,
+            timeout_ms=timeout_ms,
+        )
+        return self._promise(type_codec(annotation), command, digest, call.param, kind="remote call")
+
     def adopt(self, annotation: Any, promise_id: str) -> Call:
         """Return the call of a promise that the run did not make.
 
@@ -262,19 +297,21 @@ class CallMatcher:
     def _promise(
         self,
         codec: TypeCodec,
-        command: MakePromise | AwaitRow | Adopt,
+        command: MakePromise | CallRemote | AwaitRow | Adopt,
         digest: str | None = None,
         key: str | None = None,
+        *,
+        kind: CallKind = "promise",
     ) -> Call:
         sequence, name = self.sequence, command.name
         row = sequence.row()
         match: Match = "agrees"
         if row is None or (row.type, row.name or "", row.hash) != (RowType.PROMISE_REGISTERED, name, digest):
-            got = describe_call("promise", name, key, digest)
+            got = describe_call(kind, name, key, digest)
             match = sequence.match_unrecorded(row, got, lambda: command)
         if match == "disagrees":
-            return sequence.dead_call("promise", name)
-        return sequence.take_call("promise", name, codec, discarded=match == "discarded")
+            return sequence.dead_call(kind, name)
+        return sequence.take_call(kind, name, codec, discarded=match == "discarded")
 
     def sleep(self, duration_ms: int) -> Call:
         """Return the call of a timer."""

@@ -60,8 +60,14 @@ def _child_error(call: Call, row: Row, codec: Codec) -> BaseException:
     error = codec.decode_error(row.data)
     # an error that the database made itself has no module
     name = error.type if isinstance(error, RemoteError) and error.module is None else None
-    if call.kind == "promise":
-        return TimeoutError(f"promise {call.id} timed out") if name == "Timeout" else error
+    if call.kind in ("promise", "remote call"):
+        if name == "Timeout":
+            return TimeoutError(f"{call.kind} {call.id} timed out")
+        if name == "Cancelled" and call.kind == "remote call":
+            return RunCancelled(
+                f"call {call.id} of {call.name} was cancelled", run_id=call.id, workflow=call.name
+            )
+        return error
     if name in _ENDED_BY_DATABASE:
         cls, reason = _ENDED_BY_DATABASE[name]
         return cls(f"run {call.id} of workflow {call.name} {reason}", run_id=call.id, workflow=call.name)

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=DeterministicFuture)
 Intent: TypeAlias = Callable[[int], Intend | None]
 """Given a child number, returns the command that announces it, if it is a step without a row."""
 
-_KINDS = ("step", "child run", "promise")
+_KINDS = ("step", "child run", "promise", "remote call")
 
 
 class _AllDone(DeterministicFuture):

@@ -19,6 +19,7 @@ from pyengine.errors import EngineError
 from pyengine.protocol.commands import (
     Adopt,
     AwaitRow,
+    CallRemote,
     Command,
     Ending,
     Intend,
@@ -61,7 +62,7 @@ OUTCOMES_MAX = 1000
 TURN_BYTES_MAX = 8 << 20
 """A turn, or the report of one run, that weighs this much takes nothing more."""
 
-_WAKERS = (StartTimer, MakePromise, AwaitRow, Adopt, Receive, MakeJoinSet)
+_WAKERS = (StartTimer, MakePromise, CallRemote, AwaitRow, Adopt, Receive, MakeJoinSet)
 _WAKING_ROWS = frozenset(
     {
         RowType.CHILD_RUN_SCHEDULED,

@@ -23,6 +23,7 @@ from pyengine.definitions.sql_steps import service_call, sql_arguments, sql_step
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import type_codec
 from pyengine.workflow.context_calls import ContextCalls
+from pyengine.workflow.context_rpc import ContextRpc
 from pyengine.workflow.context_waits import ContextWaits
 from pyengine.workflow.handles import ChildRun, DurablePromise, RunLogger
 from pyengine.workflow.http import DEFAULT_RETRY, http_request, http_step
@@ -44,7 +45,7 @@ def _text(value: object, bytes_max: int, kind: str) -> str:
     return value
 
 
-class Context(ContextWaits, ContextCalls):
+class Context(ContextWaits, ContextCalls, ContextRpc):
     """The interface of the engine for workflow code; use the module's `ctx`."""
 
     __slots__ = ()

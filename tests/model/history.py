@@ -470,7 +470,8 @@ def split(operation: Operation) -> list[Operation]:
     """The operation, and each thing that it was told of its branch as a reading of its own: a preload is read
     last, sees what its own transaction has written, and waits for nobody."""
     data = operation.answer["data"]
-    if operation.answer["status"] >= 400 or "preload" not in data:
+    fenced = operation.request["kind"] == "task.fence"
+    if operation.answer["status"] >= 400 or "preload" not in data or fenced:
         return [operation]
     about = operation.request["data"]
     id_ = about["id"] if "id" in about else about["action"]["data"]["id"]

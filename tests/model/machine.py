@@ -147,6 +147,7 @@ class Draft:
             pid=pid,
             ttl=ttl,
             expires_at=self.now + ttl,
+            acquired_at=self.now,
             resumes=frozenset(),
         )
 
@@ -187,7 +188,7 @@ class Draft:
         settled = [id_ for id_ in ids if self._settle_row(id_, verdict)]
         for id_ in settled:
             if id_ in self.tasks:
-                self.change(id_, "fulfilled", resumes=frozenset())
+                self.change(id_, "fulfilled", resumes=frozenset(), acquired_at=None)
                 self.got_on(id_)
         for id_ in settled:
             for awaited, address in sorted(self.listeners):
@@ -331,10 +332,34 @@ def task_create(draft: Draft, data: Json) -> tuple[int, Json]:
     return OK, draft.both(id_)
 
 
+def is_acquired_again(draft: Draft, task: Task, version: int, pid: str) -> bool:
+    """Whether a process asks again for what it has, and has neither renewed nor written anything."""
+    return (
+        draft.state.profile != "strict"
+        and task.state == "acquired"
+        and (task.version, task.pid) == (version + 1, pid)
+        and draft.live(task.id)
+        and task.acquired_at is not None
+        and task.expires_at == task.acquired_at + (task.ttl or 0)
+        and not any(
+            promise.tag("branch") == task.id
+            and promise.id != task.id
+            and (
+                promise.created_at >= task.acquired_at
+                or (promise.settled_at or promise.timeout_at) < promise.timeout_at
+                and (promise.settled_at or 0) >= task.acquired_at
+            )
+            for promise in draft.promises.values()
+        )
+    )
+
+
 def task_acquire(draft: Draft, data: Json) -> tuple[int, Json]:
     id_, version = checks.leased(data)
     pid, ttl = checks.lease(data)
     task = draft.task(id_)
+    if is_acquired_again(draft, task, version, pid):
+        return OK, draft.both(id_)
     if task.state != "pending" or task.version != version or not draft.live(id_):
         raise Refused(409, f"task {id_} is not pending at version {version}")
     draft.acquire(id_, pid, ttl)
@@ -391,7 +416,7 @@ def task_fence(draft: Draft, data: Json) -> tuple[int, Json]:
         answer = {"kind": kind, "status": OK, "data": {"promise": record}}
     except Refused as refused:
         answer = {"kind": kind, "status": refused.status, "data": refused.why}
-    return OK, {"action": answer, "preload": draft.preload(id_)}
+    return OK, {"action": answer, "preload": []}
 
 
 def task_heartbeat(draft: Draft, data: Json) -> tuple[int, Json]:

@@ -103,6 +103,7 @@ class Task:
     resumes: frozenset[str] = frozenset()
     releases: int = 0
     released_until: int | None = None
+    acquired_at: int | None = None
 
     def wire(self) -> Json:
         """As the protocol answers it: no instant, and the number of wake reasons only."""

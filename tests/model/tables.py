@@ -20,7 +20,7 @@ select json_build_object(
     from durable._promises p),
   'tasks', (select coalesce(json_agg(json_build_array(
       t.id, t.state, t.version, t.pid, t.ttl, t.expires_at, t.retry_at, t.releases,
-      t.released_until, t.deadline, t.queue)), '[]')
+      t.released_until, t.acquired_at, t.deadline, t.queue)), '[]')
     from durable._tasks t),
   'resumes', (select coalesce(json_agg(json_build_array(r.task_id, r.awaited_id)), '[]')
     from durable._resumes r),
@@ -98,7 +98,8 @@ def _headers(stored: dict[str, str] | None) -> Pairs | None:
 
 
 def _task(row: list[Any], promises: dict[str, Promise], resumes: list[list[str]]) -> Task:
-    id_, state, version, pid, ttl, expires_at, retry_at, releases, released_until, deadline, where = row
+    id_, state, version, pid, ttl, expires_at, retry_at, releases, released_until, *rest = row
+    acquired_at, deadline, where = rest
     promise = promises[id_]
     assert deadline == promise.timeout_at, f"{id_}: the deadline is a copy of the promise's"
     assert where == queue(promise.target or ""), f"{id_}: the queue follows from the target"
@@ -112,5 +113,6 @@ def _task(row: list[Any], promises: dict[str, Promise], resumes: list[list[str]]
         retry_at=retry_at,
         releases=releases,
         released_until=released_until,
+        acquired_at=acquired_at,
         resumes=frozenset(awaited for task, awaited in resumes if task == id_),
     )

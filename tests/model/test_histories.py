@@ -189,11 +189,15 @@ def another_value(history: History, rng: Random) -> History | None:
 
 
 def second_claim(history: History, rng: Random) -> History | None:
-    """After an acquire the same one, with the same version, succeeds again."""
+    """After an acquire one of another process, with the same version, succeeds too."""
     chosen = pick(rng, of_kind(history, "task.acquire"))
     if chosen is None:
         return None
-    again = replace(chosen, session="forger", called=chosen.returned + 1, returned=chosen.returned + 2)
+    request = {**chosen.request, "data": {**chosen.request["data"], "pid": "forger"}}
+    data = chosen.answer["data"]
+    answer = {**chosen.answer, "data": {**data, "task": {**data["task"], "pid": "forger"}}}
+    times = {"called": chosen.returned + 1, "returned": chosen.returned + 2}
+    again = replace(chosen, session="forger", request=request, answer=answer, **times)
     return replace(history, operations=(*history.operations, again))
 
 
@@ -386,14 +390,17 @@ def regressions(history: History) -> list[str]:
 
 
 def claims(history: History) -> Counter[tuple[str, int]]:
-    """How often each version of a task was granted."""
+    """To how many processes each version of a task was granted; the same one may ask again."""
     granted = [task_of(each) for each in of_kind(history, "task.acquire", "task.create")]
-    return Counter((task["id"], task["version"]) for task in granted if task and task["state"] == "acquired")
+    taken = {
+        (task["id"], task["version"], task["pid"]) for task in granted if task and task["state"] == "acquired"
+    }
+    return Counter((id_, version) for id_, version, _ in taken)
 
 
 @pytest.mark.session("the gates of its clock are locks of sessions")
 def test_answers_never_regress(dsn: str, clock: Clock, seed: int) -> None:
-    """Once somebody was shown a verdict everybody sees it, versions never fall, and each is granted once."""
+    """Once somebody was shown a verdict everybody sees it, versions never fall, and each is of one process."""
     for place, (_, history, _) in enumerate(rounds(dsn, clock, seed, 7)):
         assert not regressions(history), f"seed {seed}, round {place}: {regressions(history)[0]}"
         twice = [claim for claim, times in claims(history).items() if times > 1]

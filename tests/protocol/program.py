@@ -377,14 +377,14 @@ def runs(say: Say) -> None:
     seen = take_turn(conn, "W", report(held, outcomes=[done(0), begun(1)], commands=commands)).next_of(held)
     take_turn(conn, "W", report(held, outcomes=[broken(1, retry_in=50)], end=release(50), seen=seen))
     say("pending", "task_get", "r")
-    say("resolved", "promise_settle", "r.2", "resolved")
+    say("resolved", "_settle_promise", "r.2", "resolved", None, None)
     held = claim(conn, "W", "q-r")
     seen = take_turn(conn, "W", report(held, outcomes=[done(1, attempt=2)])).next_of(held)
     take_turn(conn, "W", report(held, end=suspend(3, 4, 5, kind="all"), seen=seen))
     say.wait(9)
     say.sweep()
     say("suspended", "task_get", "r")
-    say("resolved", "promise_settle", "r.3", "resolved")
+    say("resolved", "_settle_promise", "r.3", "resolved", None, None)
     first, second = take_turn(conn, "W", want=2, queues=["kids"]).tasks
     turn = take_turn(conn, "W", report(first, end=complete()), report(second, end=fail()), want=0)
     held = next(task for task in turn.tasks if task.id == "r")
@@ -410,7 +410,7 @@ def runs(say: Say) -> None:
         say.sweep()
         take_turn(conn, "W", want=1, queues=["q-lost"])
     say("lost", "start", "w", Jsonb([]), "lost")
-    say("rejected_canceled", "promise_settle", "lost", "rejected_canceled")
+    say("rejected_canceled", "_settle_promise", "lost", "rejected_canceled", None, None)
     given_back(say, lost)
 
 

@@ -529,7 +529,7 @@ async def calm(dsn: str) -> int:
                 if stuck is None:
                     break
                 rings += 1
-                await session.execute("select durable.promise_settle(%s, 'rejected', '0')", stuck)
+                await session.execute("select durable._settle_promise(%s, 'rejected', '0', null)", stuck)
     return rings
 
 

@@ -148,7 +148,7 @@ def test_a_fence_does_not_block_its_own_worker(
     "taking",
     [
         ("select durable.task_halt('r')", ()),
-        ("select state from durable.promise_settle('r', 'rejected_canceled')", ()),
+        ("select state from durable._settle_promise('r', 'rejected_canceled', null, null)", ()),
         ("select durable.task_release('r', 1)", ()),
     ],
     ids=["halt", "cancel", "release"],

@@ -20,6 +20,7 @@ from pyengine.definitions.registry import Step, Workflow, make_step, make_workfl
 from pyengine.protocol.commands import (
     Adopt,
     AwaitRow,
+    CallRemote,
     Captured,
     Command,
     Complete,
@@ -239,7 +240,7 @@ class MemoryRun:
         row = self._command_row(command)
         if row is not None:
             self.rows.append(row)
-        if isinstance(command, RunChild | StartTimer | MakePromise | AwaitRow | Adopt):
+        if isinstance(command, RunChild | StartTimer | MakePromise | CallRemote | AwaitRow | Adopt):
             self.open[command.child] = command
         known = self.open.get(command.child)
         if isinstance(command, Intend) and isinstance(known, StepCall):
@@ -256,6 +257,8 @@ class MemoryRun:
             case StartTimer():
                 data = {"duration": command.duration_ms, "fire_at": self.now_ms + command.duration_ms}
                 return Row(seq, RowType.TIMER_SCHEDULED, command.child, data=json.dumps(data))
+            case CallRemote():
+                return Row(seq, RowType.PROMISE_REGISTERED, command.child, None, command.name, command.hash)
             case MakePromise() | AwaitRow() | Adopt():
                 return Row(seq, RowType.PROMISE_REGISTERED, command.child, None, command.name)
             case Captured():

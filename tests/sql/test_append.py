@@ -330,7 +330,7 @@ def test_payloads_of_events(conn: Connection, clock: Clock) -> None:
     held = begin_run(conn, "r", args='["in"]')
     commands = [timer(2, 70), captured(3, "0.25")]
     take_turn(conn, "W", report(held, outcomes=[done(0, '"out"'), broken(1)], commands=commands))
-    ask(conn, ("select durable.promise_settle('r', 'resolved', '\"end\"')", ()))
+    ask(conn, ("select durable._settle_promise('r', 'resolved', '\"end\"', null)", ()))
     rows = conn.execute(
         "select event, payload, promise_id, name from durable.journal_events where id = 'r' order by seq"
     ).fetchall()

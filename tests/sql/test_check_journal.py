@@ -76,7 +76,7 @@ LAWS: dict[str, Break] = {
     ),
     "S-4 INV-3 nothing_after_the_end": Break(rows=(("signal_delivered", None, 1, "go"),), run="e", also=FITS),
     "S-5 cancelled_was_requested": Break(
-        "select durable.promise_settle('m', 'rejected_canceled'); "
+        "select durable._settle_promise('m', 'rejected_canceled', null, null); "
         f"{CUT.format('m', 'x.seq = 1')}; {J.format('seq = 1', 'm', 'x.seq = 2')}; "
         + H.format("next_seq = 2", "m"),
         also=FITS,

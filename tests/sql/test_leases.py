@@ -120,7 +120,7 @@ def test_heartbeat_of_a_worker(conn: Connection, clock: Clock) -> None:
     """The answer names the executions that are lost; the others are renewed; the worker was seen."""
     ask(conn, ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ()))
     held = [begin_run(conn, name) for name in ("a", "b", "c")]
-    ask(conn, ("select durable.promise_settle('b', 'resolved')", ()))
+    ask(conn, ("select durable._settle_promise('b', 'resolved', null, null)", ()))
     clock.advance(9000)
     gone = replace(held[0], execution=999_999, id="gone")
     call = heartbeat("W", held[0], held[1], replace(held[2], version=2), gone)

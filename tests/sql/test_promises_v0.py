@@ -123,10 +123,13 @@ def test_steps_of_runs(conn: Connection) -> None:
 
 
 def test_cancelling_a_run(conn: Connection) -> None:
-    """A run is a promise: cancelling it from outside ends it, journal included."""
+    """To cancel a run is a request; no other completion from outside ends it."""
     begin_run(conn, "r")
-    assert ask(conn, completion("cancel", "r", "u"))[0] == 201
-    assert ask(conn, ("select state from durable.runs where id = 'r'", ())) == ("cancelled",)
+    for verb in ("resolve", "reject"):
+        assert ask(conn, completion(verb, "r", "u"))[:2] == (403, "completed by its run alone")
+    answer = ask(conn, completion("cancel", "r", "u"))
+    assert (answer[0], answer[2]["state"]) == (201, "PENDING")
+    assert ask(conn, ("select state from durable.runs where id = 'r'", ())) == ("cancelling",)
 
 
 # -- what is malformed

@@ -332,7 +332,7 @@ def test_a_stale_report_does_not_affect_others(conn: Connection) -> None:
     other = begin_run(conn, "other", "V")
     take_turn(conn, "W", report(stale, commands=[captured(0)]))
     ask(conn, ("select durable.task_release('lost', 1)", ()))
-    ask(conn, ("select durable.promise_settle('gone', 'resolved')", ()))
+    ask(conn, ("select durable._settle_promise('gone', 'resolved', null, null)", ()))
     nowhere = Held(execution=10**9, id="?", version=1, next=1)
     answer = take_turn(
         conn,

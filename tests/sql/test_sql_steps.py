@@ -170,7 +170,7 @@ TAKEN_AWAY = {
     "halted": ("select durable.task_halt('r')",),
     "another worker": ("select durable.task_halt('r')", "select durable.task_continue('r')"),
     "cancelled by force": ("select durable.cancel('r', force => true)",),
-    "settled from outside": ("select durable.resolve('r', '1')",),
+    "settled from outside": ("select durable._settle_promise('r', 'resolved', '1', null)",),
 }
 
 

@@ -219,7 +219,7 @@ def test_result(conn: Connection, clock: Clock) -> None:
     ask(conn, start("late", timeout="1 s"))
     ask(conn, settle("ok", '{"a": 1}'))
     ask(conn, settle("bad", '{"type": "Boom"}', state="rejected"))
-    ask(conn, ("select durable.promise_settle('off', 'rejected_canceled')", ()))
+    ask(conn, ("select durable._settle_promise('off', 'rejected_canceled', null, null)", ()))
     clock.advance(1000)
     results = {
         name: ask(conn, ("select * from durable.result(%s)", (name,)))

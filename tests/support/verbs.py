@@ -311,8 +311,8 @@ def settling(id_: str, value: str = "1", state: str = "resolved") -> dict[str, A
 
 
 def settle(id_: str, value: str = "1", *, state: str = "resolved") -> Call:
-    """Settle a promise from outside."""
-    return "select state, value_data from durable.promise_settle(%s, %s, %s)", (id_, state, value)
+    """Settle a promise, or end a run as its worker would; durable.promise_settle refuses to end a run."""
+    return "select state, value_data from durable._settle_promise(%s, %s, %s, null)", (id_, state, value)
 
 
 def send(id_: str, name: str = "go", payload: str | None = "1", *, key: str | None = None) -> Call:

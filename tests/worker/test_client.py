@@ -187,7 +187,7 @@ def test_a_run_cancelled_by_its_promise(dsn: str, conn: Connection) -> None:
             run = await client.start("price", 1)
             waiting = asyncio.create_task(run.result(timeout=20))
             await asyncio.sleep(0)
-            conn.execute("select durable.promise_settle(%s, 'rejected_canceled', null)", (run.id,))
+            conn.execute("select durable._settle_promise(%s, 'rejected_canceled', null, null)", (run.id,))
             conn.execute("select durable.hint_v1(false, true)")
             with pytest.raises(RunCancelled):
                 await waiting

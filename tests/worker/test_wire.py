@@ -10,6 +10,7 @@ import pytest
 
 from pyengine.protocol.commands import (
     Adopt,
+    CallRemote,
     Cancelled,
     Captured,
     Command,
@@ -72,6 +73,10 @@ def written(report: RunReport) -> Any:
             },
         ),
         (StartTimer(child=5, duration_ms=7), {"do": "timer", "duration": 7}),
+        (
+            CallRemote(child=5, name="f", target="poll://any@g", hash="00", param="{}", timeout_ms=8),
+            {"do": "rpc", "name": "f", "queue": "poll://any@g", "hash": "00", "param": "{}", "timeout": 8},
+        ),
         (MakePromise(child=5, name="word", timeout_ms=8), {"do": "promise", "name": "word", "timeout": 8}),
         (
             Captured(child=5, kind="time", name="now", value="3"),

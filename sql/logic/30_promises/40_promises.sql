@@ -138,8 +138,8 @@ returns void language plpgsql volatile
 as $$
 begin
   if p_pid is not null then
-    insert into durable._tasks (id, deadline, queue, state, version, pid, ttl, expires_at, attempt, attempt_open)
-    values (p_id, p_deadline, durable._queue_of(p_target), 'acquired', 1, p_pid, p_ttl, p_now + p_ttl, 1, true);
+    insert into durable._tasks (id, deadline, queue, state, version, pid, ttl, expires_at, acquired_at, attempt, attempt_open)
+    values (p_id, p_deadline, durable._queue_of(p_target), 'acquired', 1, p_pid, p_ttl, p_now + p_ttl, p_now, 1, true);
     return;
   end if;
   insert into durable._tasks (id, deadline, retry_at, queue, preference, prefer_until)
@@ -184,6 +184,7 @@ begin
   if not v_dead and v_target is not null then
     perform durable._create_task(p_new.id, p_new.timeout_at, v_target, durable._not_before(p_new.timeout_at, p_new.tags),
                                  p_pid, p_ttl, p_now);
+    perform durable._make_runs(array[p_new.id], p_now) where p_pid is null;
   end if;
   return true;
 end
@@ -196,13 +197,15 @@ create or replace function durable._create_promise(
 returns boolean language plpgsql volatile
 as $$
 begin
-  perform durable._lock_family(p_new.id, false);
+  perform durable._lock_family(p_new.id, (durable._published_for(
+    durable._queue_of(durable._canonical_address(p_new.tags ->> 'resonate:target')), p_new.param_headers, p_new.param_data)
+    ).name is not null);
   perform durable._check_promise(p_new.id, p_new.timeout_at, p_new.param_data, p_new.tags);
   return durable._insert_promise(p_new, p_pid, p_ttl, durable._now_ms());
 end
 $$;
 comment on function durable._create_promise(durable._new_promise, text, bigint) is
-  'Checks and inserts a free-standing promise; true if it was created now. With p_pid its task is acquired from birth.';
+  'Checks and inserts a free-standing promise; true if it was created now. With p_pid its task is acquired from birth; otherwise a call of a published workflow becomes a run.';
 
 create or replace function durable._stored_promise(p_id text)
 returns durable.promise_record language plpgsql stable
@@ -247,6 +250,28 @@ $$;
 comment on function durable._check_verdict(text, text, text) is
   'Checks the arguments of a settlement before any state is read. WF004, WF008.';
 
+create or replace function durable._is_live_run(p_id text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  return exists (select from durable._promises p
+                 where p.id = p_id and p.head is not null and p.state = 'pending' and p.timeout_at > durable._now_ms());
+end
+$$;
+comment on function durable._is_live_run(text) is
+  'True for a run that has not ended: its own code ends it, or a cancellation, not a settlement from outside.';
+
+create or replace function durable._check_no_live_run(p_id text)
+returns void language plpgsql volatile
+as $$
+begin
+  if durable._is_live_run(p_id) then
+    perform durable._fail_conflict(format('%L is a run: its own code ends it.', p_id), format('select durable.cancel(%L)', p_id));
+  end if;
+end
+$$;
+comment on function durable._check_no_live_run(text) is 'Refuses the settlement of a run from outside: WF003.';
+
 create or replace function durable._settle_one(
   p_id text, p_state text, p_value_data text, p_value_headers jsonb, p_now bigint)
 returns durable.promise_record language plpgsql volatile
@@ -270,18 +295,29 @@ $$;
 comment on function durable._settle_one(text, text, text, jsonb, bigint) is
   'Settles one promise under locks that the caller holds, and sends hints. Afterwards the promise is settled, so its record needs no clock. A step of a run that is still open cannot be settled: WF003, because the verdict would be lost.';
 
+create or replace function durable._settle_promise(p_id text, p_state text, p_value_data text, p_value_headers jsonb)
+returns durable.promise_record language plpgsql volatile
+as $$
+begin
+  perform durable._lock_settlement(array[p_id]);
+  return durable._settle_one(p_id, p_state, p_value_data, p_value_headers, durable._now_ms());
+end
+$$;
+comment on function durable._settle_promise(text, text, text, jsonb) is
+  'Locks and settles one promise, a run too, whose end its caller decides.';
+
 create or replace function durable.promise_settle(
   p_id text, p_state text, p_value_data text default null, p_value_headers jsonb default null)
 returns durable.promise_record language plpgsql volatile
 as $$
 begin
   perform durable._check_verdict(p_id, p_state, p_value_data);
-  perform durable._lock_settlement(array[p_id]);
-  return durable._settle_one(p_id, p_state, p_value_data, p_value_headers, durable._now_ms());
+  perform durable._check_no_live_run(p_id);
+  return durable._settle_promise(p_id, p_state, p_value_data, p_value_headers);
 end
 $$;
 comment on function durable.promise_settle(text, text, text, jsonb) is
-  'Settles a pending promise and runs the settlement chain. One that is settled already, or past its deadline, is returned as it is: read its state. WF001, WF003 it is a step that a worker completes, WF004, WF008.';
+  'Settles a pending promise and runs the settlement chain. One that is settled already, or past its deadline, is returned as it is: read its state. WF001, WF003 it is a run that has not ended, or a step that a worker completes, WF004, WF008.';
 
 create or replace function durable.create_promise(id text, timeout interval default null, tags jsonb default '{}')
 returns text language plpgsql volatile

@@ -192,7 +192,8 @@ begin
     and p_task.expires_at = p_task.acquired_at + p_task.ttl and not durable._strict()
     and not exists (select from durable._promises p
                     where p.tags ->> 'resonate:branch' = p_task.id and p.tags ? 'resonate:branch' and p.id <> p_task.id
-                      and greatest(p.created_at, p.settled_at) >= p_task.acquired_at);
+                      and p_task.acquired_at
+                        <= greatest(p.created_at, case when p.settled_at < p.timeout_at then p.settled_at end));
 end
 $$;
 comment on function durable._is_acquired_again(durable._tasks, integer, text, bigint) is
@@ -498,6 +499,7 @@ begin
     perform durable._fail_invalid(format('Task %L cannot fence its own promise; use task_fulfill.', p_id));
   end if;
   perform durable._check_verdict(p_promise_id, p_state, p_value_data);
+  perform durable._check_no_live_run(p_promise_id);
   perform durable._lock_fenced(p_id, p_promise_id);
   v_now := durable._now_ms();
   perform durable._check_lease(p_id, p_version, v_now);
@@ -505,7 +507,7 @@ begin
 end
 $$;
 comment on function durable.task_fence_settle(text, integer, text, text, text, jsonb) is
-  'Settles another promise only while the lease is held, in one transaction. The lease does not change. WF001, WF002, WF003 it is a step that a worker completes, WF004, WF008.';
+  'Settles another promise only while the lease is held, in one transaction. The lease does not change. WF001, WF002, WF003 it is a run that has not ended, or a step that a worker completes, WF004, WF008.';
 
 create or replace function durable.task_fence_create(
   p_id text, p_version integer, p_promise_id text, p_timeout_at bigint, p_param_data text default null,
@@ -527,7 +529,8 @@ begin
   if v_created then
     -- the promise must be created while the lease is held, which is known only after the lock of the task; the instant is then
     -- a later one
-    delete from durable._promises p where p.id = p_promise_id and p.created_at < least(v_now, p_timeout_at);
+    delete from durable._promises p
+    where p.id = p_promise_id and p.created_at < least(v_now, p_timeout_at) and p.head is null;
     if not found then
       return durable._stored_promise(p_promise_id);
     end if;

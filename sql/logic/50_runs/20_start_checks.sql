@@ -156,7 +156,8 @@ begin
     when h.tenant <> p_tenant then 'tenant'
     when h.key is distinct from coalesce(u.key, h.key) then 'idempotency key'
     when h.workflow <> p_workflow then 'workflow, ' || h.workflow
-    when p.param_data is distinct from u.args and p.param_data::jsonb is distinct from u.args::jsonb then 'input' end as what) w
+    when p.param_data is distinct from u.args
+         and durable._input(p.param_headers, p.param_data)::jsonb is distinct from u.args::jsonb then 'input' end as what) w
   where w.what is not null
   order by u.n limit 1;
   if not found then

@@ -29,17 +29,17 @@ begin
       join durable._executions h on h.execution = any (array[p.head])
       where p.id = any (p_ids) and p.state = 'pending'
       union
-      select c.id, c.head, h.status = 'cancelling' from live l
+      select c.id, c.head, coalesce(h.status = 'cancelling', false) from live l
       join durable._promises c on c.id > l.id || '.' and c.id < l.id || '/' and c.execution = l.execution
-           and c.state = 'pending' and c.head is not null
-      join durable._executions h on h.execution = any (array[c.head]) and not h.abandoned
-      where p_all or not l.asked
+           and c.state = 'pending' and c.target is not null
+      left join durable._executions h on h.execution = any (array[c.head])
+      where (p_all or not l.asked) and h.abandoned is not true
     )
     select l.id from live l order by l.id);
 end
 $$;
 comment on function durable._family(text[], boolean) is
-  'These runs, and the live runs below them that their cancellation reaches. A child that was started after the request belongs to the clean-up; only p_all reaches it. Ids below a run begin with its own id, so they are neighbours in the key.';
+  'These runs, and the live runs below them that their cancellation reaches, and their calls to protocol clients. A child that was started after the request belongs to the clean-up; only p_all reaches it. Ids below a run begin with its own id, so they are neighbours in the key.';
 
 create or replace function durable._lock_whole_family(p_ids text[], p_all boolean)
 returns text[] language plpgsql volatile
@@ -85,7 +85,8 @@ as $$
 declare
   v_count integer := cardinality(p_ids);
 begin
-  return durable._settle(p_ids, array_fill('rejected_canceled'::text, array[v_count]), array_fill(null::jsonb, array[v_count]),
+  return durable._settle(p_ids, array_fill('rejected_canceled'::text, array[v_count]),
+                         array_fill(durable._plain_headers(), array[v_count]),
                          array_fill(durable._cancelled(p_reason), array[v_count]), p_now);
 end
 $$;
@@ -128,13 +129,13 @@ declare
   v_asked text[];
 begin
   v_never := array(select t.id from durable._tasks t
-                   where t.id = any (p_ids) and (coalesce(p_force, false) or t.version = 0) order by t.id);
+                   where t.id = any (p_ids) and (coalesce(p_force, false) or t.version = 0 or t.execution is null) order by t.id);
   v_asked := array(select unnest(p_ids) except select unnest(v_never));
   return durable._request_cancel(v_asked, p_reason, p_grace_ms, p_now) || durable._cancel_at_once(v_never, p_reason, p_now);
 end
 $$;
 comment on function durable._cancel_locked(text[], text, bigint, boolean, bigint) is
-  'Cancels live runs that the caller holds: a run that never ran ends at once, and with force every run does; the others get a request. Answers the queues that got ready tasks.';
+  'Cancels live runs that the caller holds: a run that never ran ends at once, so does a call to a protocol client, whose worker is fenced, and with force every run; the others get a request. Answers the queues that got ready tasks.';
 
 create or replace function durable._grace_ms(p_grace interval)
 returns bigint language plpgsql stable
@@ -199,6 +200,18 @@ end
 $$;
 comment on function durable.cancel(text, jsonb, interval, boolean) is
   'Cancels a run and its children: select durable.cancel(''order-42'', ''"customer called"''). Its code sees the request and may clean up for the grace (setting cancel_grace_ms), then it ends. A run that has not begun ends at once; force ends everything at once. Answers cancelling or cancelled; asking again is no error. Two of these in one transaction hold the first while they wait for the second, so two transactions that cross deadlock (40P01): durable.cancel_many cancels many at once. WF001, WF003 it has ended otherwise, WF004.';
+
+create or replace function durable._cancel_by_settling(p_id text, p_data text)
+returns void language plpgsql volatile
+as $$
+declare
+  v_reason jsonb := nullif(durable._decoded(p_data), 'null');
+begin
+  perform durable.cancel(p_id, case when v_reason ? '__type' then v_reason -> 'message' else v_reason end);
+end
+$$;
+comment on function durable._cancel_by_settling(text, text) is
+  'A settlement as cancelled by a protocol client, of a run: a request of cancellation. Its value is the reason; of an error the message.';
 
 create or replace function durable._paused_by_hand()
 returns text language sql immutable parallel safe

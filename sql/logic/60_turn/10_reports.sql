@@ -251,6 +251,7 @@ as $$
     when 'run' then 'child_run_scheduled'::durable.row_type
     when 'timer' then 'timer_scheduled'
     when 'promise' then 'promise_registered' when 'adopt' then 'promise_registered' when 'until' then 'promise_registered'
+    when 'rpc' then 'promise_registered'
     when 'random' then 'random_generated' when 'time' then 'time_recorded'
     when 'intent' then 'step_started' when 'transaction' then 'step_completed'
     when 'join_set' then 'join_set_created' when 'submit' then 'join_set_submitted' when 'take' then 'join_set_awaited'
@@ -363,7 +364,8 @@ as $$
     format('child %s: %s', x.child, x.why))::text)::durable._ending
   from (
     select a.child, case
-      when a."do" in ('run', 'promise', 'until') and a.timeout <= 0 then 'a timeout is more than 0'
+      when a."do" in ('run', 'promise', 'until', 'rpc') and a.timeout <= 0 then 'a timeout is more than 0'
+      when a."do" = 'rpc' and durable._canonical_address(a.queue) is null then format('%L is no address', a.queue)
       when a."do" <> 'run' then null
       when a.queue is not null and not durable._is_queue(a.queue) then format('%L is not a queue name', a.queue)
       when a.name is null or octet_length(a.name) not between 1 and 256 then 'a workflow name has 1 to 256 bytes'

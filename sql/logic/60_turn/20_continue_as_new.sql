@@ -117,7 +117,7 @@ begin
   perform durable._find_run($1);
   return query
   with recursive chain as (
-    select h.*, 1 as depth, p.param_data
+    select h.*, 1 as depth, durable._input(p.param_headers, p.param_data) as param_data
     from durable._promises p join durable._executions h on h.execution = any (array[p.head]) where p.id = $1
     union all
     select h.*, c.depth + 1, c.param_data from chain c join durable._executions h on h.execution = any (array[c.previous])

@@ -21,7 +21,8 @@ begin
     return '[]';
   end if;
   select * into v_promise from durable._promises p where p.id = p_id;
-  return json_build_array(durable._claimed_run(v_task, p_head, 0, v_promise.param_data, v_promise.created_at, '[]'));
+  return json_build_array(durable._claimed_run(
+    v_task, p_head, 0, durable._input(v_promise.param_headers, v_promise.param_data), v_promise.created_at, '[]'));
 end
 $$;
 comment on function durable._claim_single(text, durable._executions, text, integer, text[], text[], bigint) is

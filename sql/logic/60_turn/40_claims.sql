@@ -141,7 +141,7 @@ as $$
 begin
   return array(
     select durable._claimed_run(t, h, f.seq,
-             case when h.previous is null then p.param_data
+             case when h.previous is null then durable._input(p.param_headers, p.param_data)
                   else coalesce(r.input, (durable._first_row(h.execution, h.bucket)).input) end,
              coalesce(r.started_at, (durable._first_row(h.execution, h.bucket)).started_at), r."rows")
     from unnest(p_executions) as x (execution)
@@ -166,7 +166,8 @@ declare
   v_begun bigint[];
   v_other bigint[];
 begin
-  select array_agg(durable._claimed_run(t, h, 0, p.param_data, p.created_at, '[]') order by h.execution) filter (where n.is_new),
+  select array_agg(durable._claimed_run(t, h, 0, durable._input(p.param_headers, p.param_data), p.created_at, '[]')
+                     order by h.execution) filter (where n.is_new),
          array_agg(h.execution) filter (where not n.is_new),
          array_agg(h.execution) filter (where durable._code(t.workflow, t.workflow_version) = any (p_codes)
            and encode(h.digest, 'hex') is distinct from durable._digest_of(t.workflow, t.workflow_version, p_codes, p_digests))

@@ -132,7 +132,7 @@ returns setof durable._service_call language plpgsql stable
 as $$
 begin
   return query
-    select s.name, s.function, s.attempts, s.backoff_ms, p.param_data, t.version,
+    select s.name, s.function, s.attempts, s.backoff_ms, durable._input(p.param_headers, p.param_data), t.version,
            case when h.execution is null then t.version + 1 else coalesce(h.open_attempts[1], 1) end,
            coalesce(h.open_steps[1], h.next_child), coalesce(h.status = 'cancelling', false)
     from durable._tasks t
@@ -198,7 +198,8 @@ begin
       select durable._cancel_reason(h) from durable._executions h where h.execution = v_task.execution))], v_now);
   else
     v_queues := durable._settle(array[p_id], array[case when p_error is null then 'resolved' else 'rejected' end],
-                                array[null::jsonb], array[coalesce(p_error, p_value)], v_now);
+                                array[case when v_task.execution is null then durable._plain_headers() end],
+                                array[coalesce(p_error, p_value)], v_now);
   end if;
   return jsonb_build_object('served', 1, 'hints', to_jsonb(v_queues), 'settled', v_retry_in is null);
 end

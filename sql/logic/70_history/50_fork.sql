@@ -31,8 +31,8 @@ begin
   v_new.execution := durable._next_execution();
   insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
   select p_id, p_origin.tenant, v_new.execution, durable._later(p_now, durable._time_of(p_origin)), p_now, true,
-         durable._moved_target(p_origin.target, p_queue), p_origin.param_headers,
-         case when p_head.previous is null then p_origin.param_data else (
+         durable._moved_target(p_origin.target, p_queue), durable._plain_headers(),
+         case when p_head.previous is null then durable._input(p_origin.param_headers, p_origin.param_data) else (
            select durable._data(j) from durable._executions h
            join durable._journal j on j.execution = h.execution and j.bucket = h.bucket and j.seq = 0
            where h.execution = p_head.execution) end, durable._plain_tags(p_origin.tags)
@@ -226,22 +226,27 @@ begin
     insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
                                    param_headers, param_data, tags)
     select c.new_id, c.tenant, c.new_timeout_at, case when c.timer then c.created_at else p_now end, p_to.execution, c.new_head,
-           c.child, c.timer, true, case when c.is_run then durable._moved_target(c.target, c.queue) end, c.param_headers,
-           c.param_data, durable._plain_tags(c.tags)
-    from child c left join begun on true
+           c.child, c.timer, true, case when c.is_run then durable._moved_target(c.target, c.queue) else c.target end,
+           c.param_headers, c.param_data,
+           case when c.is_run or c.target is null then durable._plain_tags(c.tags)
+                else durable._call_tags(c.new_id, r, c.target) end
+    from child c
+    join durable._promises r on r.id = any (array[p_to.id])
+    left join begun on true
   ), task as (
     insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, workflow, workflow_version,
                                 attempt)
-    select c.new_id, c.new_head, p_to.execution, c.new_timeout_at, p_now, c.queue, c.priority, c.workflow, c.workflow_version,
+    select c.new_id, c.new_head, p_to.execution, c.new_timeout_at, p_now,
+           case when c.is_run then c.queue else durable._queue_of(c.target) end, c.priority, c.workflow, c.workflow_version,
            c.started
-    from child c where c.is_run
+    from child c where c.target is not null
   )
   insert into durable._callbacks (awaited_id, awaiter_id)
   select c.new_id, p_to.id from child c where not c.detached;
 end
 $$;
 comment on function durable._begin_children(durable._executions, durable._executions, integer, jsonb, text[], smallint, bigint) is
-  'Starts again the children that are not complete in the copy: runs with the same input, promises with as much time as they had, timers for the same instant. p_queues: the origin''s queue and the fork''s, because a child on its parent''s queue moves with it.';
+  'Starts again the children that are not complete in the copy: runs and calls with the same input, promises with as much time as they had, timers for the same instant. p_queues: the origin''s queue and the fork''s, because a child on its parent''s queue moves with it.';
 
 create or replace function durable._given_events(
   p_from durable._executions, p_to durable._executions, p_upto integer, p_values jsonb)

@@ -229,6 +229,7 @@ returns text[] language plpgsql volatile
 as $$
 declare
   v_queues text[];
+  v_ids text[];
 begin
   with occurrence as materialized (
     select x.id, o.at, least(o.at + s.promise_timeout, durable._never()) as timeout_at, s.tenant,
@@ -264,9 +265,11 @@ begin
            durable._preference_of(b.target), durable._prefer_until(durable._preference_of(b.target), p_now)
     from born b join occurrence o on o.id = b.id and o.at = b.created_at
     where b.state = 'pending' and b.target is not null
-    returning t.queue, t.retry_at
+    returning t.id, t.queue, t.retry_at
   )
-  select coalesce(array_agg(distinct q.queue), '{}') into v_queues from queued q where q.retry_at <= p_now;
+  select coalesce(array_agg(distinct q.queue) filter (where q.retry_at <= p_now), '{}'), array_agg(q.id)
+  into v_queues, v_ids from queued q;
+  perform durable._make_runs(v_ids, p_now);
   return v_queues;
 end
 $$;

@@ -146,6 +146,14 @@ declare
 begin
   perform durable._check_v0(p_id, p_key, p_headers, p_strict);
   perform durable._check_verdict(p_id, p_state, p_data);
+  if durable._is_live_run(p_id) then
+    v_done := p_state = 'rejected_canceled';
+    perform durable._cancel_by_settling(p_id, p_data) where v_done;
+    return query
+      select a.* from durable._answer_v0(upper(p_state collate "C"), v_done, durable._read_v0(p_id, durable._now_ms()),
+                                         p_key, p_strict) a;
+    return;
+  end if;
   perform durable._lock_settlement(array[p_id]);
   v_now := durable._now_ms();
   select p.timeout_at > v_now into v_done from durable._promises p where p.id = p_id and p.state = 'pending';
@@ -161,7 +169,7 @@ begin
 end
 $$;
 comment on function durable._complete_v0(text, text, text, text, jsonb, boolean) is
-  'Completes a promise, or answers why not, under the locks of the settlement. A promise past its deadline gets the verdict of the deadline first, and is then treated as any other.';
+  'Completes a promise, or answers why not, under the locks of the settlement. A promise past its deadline gets the verdict of the deadline first, and is then treated as any other. A run is not completed from outside: to cancel it is a request, which is answered with the run as it is.';
 
 create or replace function durable.promise_resolve_v0(
   p_id text, p_idempotency_key text default null, p_value_data text default null, p_value_headers jsonb default null,

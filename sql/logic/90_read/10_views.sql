@@ -34,7 +34,8 @@ comment on view durable._refutable is
 create or replace view durable.live as
 select t.id, h.workflow, h.workflow_version as version,
        durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) as state,
-       t.queue, t.priority, durable._json(p.param_data) as args, null::jsonb as result, null::jsonb as error,
+       t.queue, t.priority, durable._json(durable._input(p.param_headers, p.param_data)) as args,
+       null::jsonb as result, null::jsonb as error,
        t.pid as worker, t.crashes, durable._json(h.problem) as problem,
        array(select t.id || '.' || n from unnest(h.waiting_on) n) as waits_for,
        durable._at(p.created_at) as created_at, null::timestamptz as settled_at,
@@ -50,7 +51,8 @@ comment on view durable.live is
 
 create or replace view durable._completed as
 select p.id, h.workflow, h.workflow_version as version, 'completed' as state,
-       durable._queue_of(p.target) as queue, null::smallint as priority, durable._json(p.param_data) as args,
+       durable._queue_of(p.target) as queue, null::smallint as priority,
+       durable._json(durable._input(p.param_headers, p.param_data)) as args,
        durable._json(p.value_data) as result, null::jsonb as error,
        null::text as worker, null::smallint as crashes, durable._json(h.problem) as problem, '{}'::text[] as waits_for,
        durable._at(p.created_at) as created_at, durable._at(p.settled_at) as settled_at,
@@ -67,7 +69,8 @@ comment on view durable._completed is 'The rows of durable.runs that completed.'
 
 create or replace view durable.failed as
 select p.id, h.workflow, h.workflow_version as version, p.failure as state,
-       durable._queue_of(p.target) as queue, null::smallint as priority, durable._json(p.param_data) as args,
+       durable._queue_of(p.target) as queue, null::smallint as priority,
+       durable._json(durable._input(p.param_headers, p.param_data)) as args,
        null::jsonb as result, durable._json(durable._error_of(p.state, p.value_data)) as error,
        null::text as worker, null::smallint as crashes, durable._json(h.problem) as problem, '{}'::text[] as waits_for,
        durable._at(p.created_at) as created_at, p.failed_at as settled_at, p.failed_at - durable._at(p.created_at) as age,
@@ -94,7 +97,8 @@ comment on view durable.runs is
 create or replace view durable.newest as
 select p.id, h.workflow, h.workflow_version as version,
        durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) as state,
-       coalesce(t.queue, durable._queue_of(p.target)) as queue, t.priority, durable._json(p.param_data) as args,
+       coalesce(t.queue, durable._queue_of(p.target)) as queue, t.priority,
+       durable._json(durable._input(p.param_headers, p.param_data)) as args,
        case when p.state = 'resolved' then durable._json(p.value_data) end as result,
        case when p.state like 'rejected%' then durable._json(durable._error_of(p.state, p.value_data)) end as error,
        t.pid as worker, t.crashes, durable._json(h.problem) as problem,
@@ -139,6 +143,11 @@ cross join lateral (
   from durable._tasks t where t.queue = s.name and t.state = 'pending') q;
 comment on view durable.services is
   'Functions that serve runs and promises (durable.serve): how often they are tried, how much waits for each and from when on, and whether the function still exists.';
+
+create or replace view durable.published as
+select f.name, f.version, f.queue, f.workflow, f.workflow_version from durable._published f;
+comment on view durable.published is
+  'Workflows that protocol clients may call (durable.publish): name and version as callers write them, the group that they name as their target, and the workflow that runs.';
 
 create or replace view durable.promises as
 select t.id, 'pending' as state, p.target, p.timer, p.external, durable._decoded(p.param_data) as param, p.param_headers,
@@ -246,7 +255,8 @@ as $$
   select case when p_head.written_by_client then p_recorded || jsonb_build_object('input', durable._json(p_own.param_data))
     else jsonb_build_object('component_digest', encode(p_head.digest, 'hex'), 'parent_id', (
                               select o.id from durable._executions o where o.execution = p_own.execution),
-                            'idempotency_key', p_head.key, 'input', coalesce(p_recorded, durable._json(p_own.param_data))) end
+                            'idempotency_key', p_head.key, 'input', coalesce(
+                              p_recorded, durable._json(durable._input(p_own.param_headers, p_own.param_data)))) end
 $$;
 comment on function durable._started_payload(jsonb, durable._executions, durable._promises) is
   'Payload of an ExecutionStarted. The row holds it for a client''s journal and for a later generation; otherwise the promise does.';
@@ -376,7 +386,8 @@ create or replace function durable.journals_v1(p_executions bigint[])
 returns table (execution bigint, id text, workflow text, version text, param text, started_at bigint, queue text,
                first_child integer, state text, outcome text, waiting_on integer[], "rows" json) language sql stable
 as $$
-  select h.execution, h.id, h.workflow, h.workflow_version, case when h.previous is null then p.param_data else r.input end,
+  select h.execution, h.id, h.workflow, h.workflow_version,
+         case when h.previous is null then durable._input(p.param_headers, p.param_data) else r.input end,
          r.started_at,
          coalesce(t.queue, durable._queue_of(p.target)), h.first_child,
          case when p.head is distinct from h.execution then 'continued'

@@ -260,7 +260,7 @@ begin
   return array(
     select case
       when x.state is null then 'not_found'
-      when p.id is null and x.state = 'pending' then 'refused'
+      when x.state = 'pending' and (p.id is null or p.head is not null and p.timeout_at > p_now) then 'refused'
       when x.state = 'pending' and p.timeout_at > p_now then 'done'
       when x.state = p_state and durable._decoded(x.value) is not distinct from u.value::jsonb then 'already'
       else 'ended' end
@@ -273,7 +273,7 @@ begin
 end
 $$;
 comment on function durable._settled_before(text[], text, text[], bigint) is
-  'The outcome of settling each of these promises, whose locks the caller holds. An open step can only be completed by its worker.';
+  'The outcome of settling each of these promises, whose locks the caller holds. An open step can only be completed by its worker, and a run by its code.';
 
 create or replace function durable.settle_many(
   ids text[], verdict text default 'resolved', value jsonb default null, each_value jsonb[] default null)
@@ -292,8 +292,9 @@ begin
   v_now := durable._now_ms();
   v_outcomes := durable._settled_before(v_ids, $2, v_values, v_now);
   perform durable._hint('durable_ready', v_now)
-  where durable._settle(v_ids, array_fill($2, array[v_count]), array_fill(durable._plain_headers(), array[v_count]), v_values,
-                        v_now) <> '{}';
+  where durable._settle(v_ids, array(select case when u.outcome <> 'refused' then $2 end
+                                     from unnest(v_outcomes) with ordinality as u (outcome, n) order by u.n),
+                        array_fill(durable._plain_headers(), array[v_count]), v_values, v_now) <> '{}';
   perform durable._hint('durable_settled', v_now);
   return query
   select u.id, u.outcome, coalesce(p.state, s.state)
@@ -304,4 +305,4 @@ begin
 end
 $$;
 comment on function durable.settle_many(text[], text, jsonb, jsonb[]) is
-  'Settles many promises at once, as durable.resolve and durable.reject do one: select * from durable.settle_many(array[''invoice-7'', ''invoice-8''], value => ''{"paid": true}''). verdict: resolved, rejected or rejected_canceled. each_value: one for each id instead. Answers for each id, once, its state now and done; already, if it had this outcome; ended, if another one, its deadline included; refused, for a step that a worker completes; not_found. Two such calls never deadlock with each other. WF004, WF008.';
+  'Settles many promises at once, as durable.resolve and durable.reject do one: select * from durable.settle_many(array[''invoice-7'', ''invoice-8''], value => ''{"paid": true}''). verdict: resolved, rejected or rejected_canceled. each_value: one for each id instead. Answers for each id, once, its state now and done; already, if it had this outcome; ended, if another one, its deadline included; refused, for a run, which its code ends, and for a step that a worker completes; not_found. Two such calls never deadlock with each other. WF004, WF008.';

@@ -78,6 +78,8 @@ as $$
     ('consistent_settled_task_promise_settled', p.state = 'pending' and p.task_version is not null),
     ('T02 task_version_not_negative', p.task_version < 0 or t.version < 0),
     ('promise_head_is_its_own', p.head is not null and h.id is distinct from p.id),
+    ('run_of_a_client_is_a_call',
+      p.head is not null and not durable._is_plain(p.param_headers) and durable._call_in(p.param_data) is null),
     ('promise_owner_exists', p.execution is not null and p.id is distinct from o.id || '.' || p.child),
     ('C-1 child_is_counted_by_its_owner',
       p.child < o.first_child or p.child >= o.next_child or p.child = any (o.reserved))
@@ -143,7 +145,8 @@ as $$
     ('task_head_is_promise_head', t.execution is distinct from p.head),
     ('task_owner_is_promise_owner', t.owner is distinct from p.execution),
     ('consistent_outbox_execute_address_is_target_tag',
-      p.target is not null and t.queue is distinct from durable._queue_of(coalesce(t.recv, p.target))),
+      p.target is not null and t.queue is distinct from durable._queue_of(coalesce(t.recv, p.target))
+        and (t.workflow is null or t.queue <> t.workflow)),
     ('task_recv_only_while_pending', t.recv is not null and t.state not in ('pending', 'halted')),
     ('task_recv_headers_need_a_recv', t.recv_headers is not null and t.recv is null)
   ) as v (law, broken)

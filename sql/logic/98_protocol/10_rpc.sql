@@ -211,14 +211,20 @@ create or replace function durable._rpc_promise_settle(p_data jsonb)
 returns jsonb language plpgsql volatile
 as $$
 declare
+  v_id text := durable._read_text(p_data, 'id');
   v_value record;
 begin
   select * into v_value from durable._read_payload(p_data, 'value');
+  if durable._read_text(p_data, 'state') = 'rejected_canceled' and durable._is_live_run(v_id) then
+    perform durable._cancel_by_settling(v_id, v_value.data);
+    return jsonb_build_object('promise', durable._wire_promise(durable.promise_get(v_id)));
+  end if;
   return jsonb_build_object('promise', durable._wire_promise(durable.promise_settle(
-    durable._read_text(p_data, 'id'), durable._read_text(p_data, 'state'), v_value.data, v_value.headers)));
+    v_id, durable._read_text(p_data, 'state'), v_value.data, v_value.headers)));
 end
 $$;
-comment on function durable._rpc_promise_settle(jsonb) is 'promise.settle';
+comment on function durable._rpc_promise_settle(jsonb) is
+  'promise.settle. To cancel a run of the engine is a request: the answer has the run as it is, pending while it cleans up.';
 
 create or replace function durable._rpc_promise_search(p_data jsonb)
 returns jsonb language plpgsql volatile

@@ -3,6 +3,8 @@
 //     program.mjs FOLDER URL GROUP PID worker | late-worker
 //     program.mjs FOLDER URL GROUP PID ask PREFIX SCENE ...
 //     program.mjs FOLDER URL GROUP PID settle ID VALUE
+//     program.mjs FOLDER URL GROUP PID await ID ...
+//     program.mjs FOLDER URL GROUP PID cancel ID
 //
 // FOLDER is where npm has put the SDK. It knows nothing of the engine. A scene is about functions of workers of a
 // group, whatever language they are written in; GROUP is that group, also for who only asks. Each answer is a line
@@ -121,6 +123,14 @@ if (role === "settle") {
   // what is settled by hand is not encoded by this SDK
   const [id, value] = rest;
   await resonate.promises.resolve(id, { data: btoa(JSON.stringify(value)) });
+} else if (role === "cancel") {
+  await resonate.promises.cancel(rest[0], {});
+} else if (role === "await") {
+  for (const id of rest) {
+    const handle = await resonate.get(id);
+    const answer = await handle.result().catch((error) => ({ error: error.message }));
+    console.log(JSON.stringify(answer));
+  }
 } else if (!works) {
   const [prefix, ...scenes] = rest;
   for (const scene of scenes) console.log(JSON.stringify(await play(resonate, scene, prefix + scene)));

@@ -3,6 +3,8 @@
     program.py FOLDER URL GROUP PID worker | late-worker
     program.py FOLDER URL GROUP PID ask PREFIX SCENE ...
     program.py FOLDER URL GROUP PID settle ID VALUE
+    program.py FOLDER URL GROUP PID await ID ...
+    program.py FOLDER URL GROUP PID cancel ID
 
 It runs in the SDK's own environment and knows nothing of the engine. A scene is about functions of workers
 of a group, whatever language they are written in; GROUP is that group, also for who only asks. Each answer is
@@ -121,6 +123,14 @@ async def main() -> None:
     elif ROLE == "settle":
         id_, value = REST
         await resonate.promises.resolve(id_, Value(data=value))
+    elif ROLE == "cancel":
+        await resonate.promises.cancel(REST[0], Value())
+    elif ROLE == "await":
+        for id_ in REST:
+            try:
+                print(json.dumps(await (await resonate.get(id_)).result()), flush=True)
+            except Exception as error:
+                print(json.dumps({"error": str(error)}), flush=True)
     else:
         prefix, *scenes = REST
         for scene in scenes:
