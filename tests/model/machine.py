@@ -346,8 +346,10 @@ def is_acquired_again(draft: Draft, task: Task, version: int, pid: str) -> bool:
             and promise.id != task.id
             and (
                 promise.created_at >= task.acquired_at
-                or (promise.settled_at or promise.timeout_at) < promise.timeout_at
-                and (promise.settled_at or 0) >= task.acquired_at
+                or (
+                    (promise.settled_at or promise.timeout_at) < promise.timeout_at
+                    and (promise.settled_at or 0) >= task.acquired_at
+                )
             )
             for promise in draft.promises.values()
         )
