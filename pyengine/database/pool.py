@@ -76,7 +76,7 @@ class ConnectionPool:
         Raises:
             EngineError: as `ReconnectingConnection.run`.
         """
-        return await self.once(lambda conn: conn.fetchval(procedure.sql, *args))
+        return await self._with(lambda connection: connection.run(procedure, *args))
 
     async def rows(self, procedure: Procedure, *args: Any) -> list[Any]:
         """Run a statement that may be run twice, and return its rows.
@@ -106,9 +106,12 @@ class ConnectionPool:
         Raises:
             EngineError: by SQLSTATE; Unavailable if the connection was lost, and the outcome is unknown.
         """
+        return await self._with(lambda connection: connection.use(action))
+
+    async def _with(self, action: Callable[[ReconnectingConnection], Awaitable[T]]) -> T:
         connection = await self._take(None)
         try:
-            return await connection.use(action)
+            return await action(connection)
         finally:
             self._give_back(connection)
 
