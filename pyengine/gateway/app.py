@@ -141,6 +141,7 @@ def create_app(config: GatewayConfig) -> Starlette:
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
     app.state.parts = parts
+    app.router.redirect_slashes = False
     app.add_middleware(_OneSlash)
     return app
 

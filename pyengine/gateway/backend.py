@@ -175,7 +175,9 @@ def _refused(error: EngineError) -> Refused:
     if isinstance(error, InvalidRequest) or code in _TOO_MUCH:
         reason = getattr(error.__cause__, "message", None) or "it cannot be read"
         return Refused(400, f"the database does not take this request: {reason}")
-    if isinstance(error, Unavailable) or passes(code):
+    if code is None and not isinstance(error, Unavailable):
+        logger.error("%s", error.message)
+    if code is None or isinstance(error, Unavailable) or passes(code):
         return _unavailable("the database is not available")
     if code in _CONFLICTS or code == _CANCELLED:
         return _unavailable("the database is busy")

@@ -106,10 +106,10 @@ def _guess(body: bytes) -> Any:
     """Return what a more lenient reader finds in a body, for the head of the answer alone."""
     try:
         found = json.loads(body.decode(errors="replace"))
-        json.dumps(found).encode()
+        # half of a character, which no answer can have in it
+        return json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-    return found
 
 
 def _remove_inner_tokens(data: Any) -> None:

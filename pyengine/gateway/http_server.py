@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pyengine.errors import InvalidRequest
 from pyengine.gateway.app import Parts, create_app
@@ -143,11 +143,23 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what has arrived; the head of a request may not take for ever."""
         super().data_received(data)
-        cycle: object = self.cycle
-        if cycle is not None and not self.cycle.response_complete:
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
             self._head_arrived()
         elif self._head_handle is None and not self.transport.is_closing():
             self._expect_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are no HTTP, perhaps in the middle of a request that is being answered."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # its answer would be written after this one
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+        super().send_400_response(msg)
 
     def _expect_head(self) -> None:
         self._head_handle = self.loop.call_later(_HEAD_S, self._head_is_missing)

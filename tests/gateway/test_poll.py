@@ -37,9 +37,9 @@ def test_a_task_is_offered_to_one_member(client: Client) -> None:
         client.create("poll-1", "poll://uni@g1/b")
         assert offered(b.next()) == ("poll-1", 0)
     ids = {f"poll-any-{n}" for n in range(6)}
-    with Poll(client.url, "g1", "c") as c, Poll(client.url, "g1", "d", beside=c):
+    with Poll(client.url, "g1-any", "c") as c, Poll(client.url, "g1-any", "d", beside=c):
         for id in ids:
-            client.create(id, ANY.format("g1"))
+            client.create(id, ANY.format("g1-any"))
         assert {offered(one)[0] for one in c.messages(6)} == ids
 
 
@@ -222,6 +222,20 @@ def test_listeners_of_groups(client: Client) -> None:
         client.ask("promise.settle", id="poll-group", state="resolved")
         message = stream.next()
         assert message is not None and message["data"]["promise"]["id"] == "poll-group"
+
+
+def test_a_stream_has_no_session(opened: Callable[..., Gateway], conn: Connection) -> None:
+    """However many streams are open, the gateway has a few sessions in the database, none of them at work."""
+    gateway = opened()
+    with ExitStack() as stack, Client(gateway.url) as client:
+        streams = [stack.enter_context(Poll(gateway.url, "g", f"p{n}")) for n in range(30)]
+        client.create("work", "poll://uni@g/p7")
+        assert offered(streams[7].next())[0] == "work"
+        row = conn.execute(
+            "select count(*), count(*) filter (where state not like 'idle') from pg_stat_activity "
+            "where datname = current_database() and application_name like 'pyengine gateway%'"
+        ).fetchone()
+        assert row is not None and row[0] <= 6
 
 
 def test_there_is_a_largest_number_of_streams(opened: Callable[..., Gateway]) -> None:

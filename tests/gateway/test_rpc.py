@@ -67,9 +67,10 @@ def test_every_status_of_the_protocol_is_one_of_http(client: Client) -> None:
         with_data('{"id": "a", "timeoutAt": NaN}'),
         with_data('{"id": "a", "timeoutAt": "1"}'),
         with_data("[" * 5000 + "]" * 5000),
+        with_data("{}", "\\ud800"),
         with_data('{"a":' * 900 + "1" + "}" * 900),
     ],
-    ids=range(29),
+    ids=range(30),
 )
 def test_junk_is_refused(client: Client, body: bytes) -> None:
     """A body that is no request of the protocol is 400, with an envelope whose data is a text; and the

@@ -72,6 +72,8 @@ class Gateway:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with GatewayServer(self._config) as self._server:
             while not self._server.parts.backend.database.opened:
+                if self._server.parts.failure is not None:
+                    raise self._server.parts.failure
                 await asyncio.sleep(0.01)
             self._started.set()
             await self._stop.wait()

@@ -1,0 +1,71 @@
+"""Law: without its database a gateway refuses requests and keeps its streams; with it, it goes on."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from pyengine.admin import migrate
+from pyengine.embedded.server import EmbeddedPostgres
+from pyengine.errors import SchemaMismatch
+from tests.gateway.http_client import WAIT_S, Client, Poll
+from tests.support.cluster import make_folder
+from tests.support.gateway import Gateway
+
+
+@pytest.fixture
+def own_server() -> Iterator[EmbeddedPostgres]:
+    """A server of this test's own."""
+    folder = make_folder()
+    server = EmbeddedPostgres(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def until_status(client: Client, path: str, status: int) -> None:
+    """Ask until the answer has this status."""
+    late = time.monotonic() + WAIT_S
+    while client.http.get(client.url + path).status_code != status:
+        assert time.monotonic() < late
+        time.sleep(0.05)
+
+
+@pytest.mark.session("restarts the server")
+def test_the_database_goes_and_comes(own_server: EmbeddedPostgres) -> None:
+    """503 with an envelope and Retry-After meanwhile, /ready says so, /health does not; a stream that was
+    open gets what is due afterwards."""
+    migrate.install(own_server.dsn)
+    with ExitStack() as stack:
+        gateway = stack.enter_context(Gateway(own_server.dsn))
+        client = stack.enter_context(Client(gateway.url))
+        with Poll(gateway.url, "g", "a") as stream:
+            own_server.stop()
+            answer = client.post(client.envelope("promise.get", id="a"))
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert answer.json()["data"] == "the database is not available"
+            until_status(client, "/ready", 503)
+            assert client.http.get(gateway.url + "/health").status_code == 200
+            own_server.start()
+            until_status(client, "/ready", 200)
+            client.create("after", "poll://any@g")
+            message = stream.next()
+            assert message is not None and message["data"]["task"]["id"] == "after"
+            client.create("p", **{"resonate:external": "true"})
+            client.ask("promise.register_listener", awaited="p", address="poll://uni@g/a")
+            client.ask("promise.settle", id="p", state="resolved")
+            message = stream.next()
+            assert message is not None and message["kind"] == "unblock"
+
+
+def test_a_database_without_the_schema(empty_database: Callable[[], str]) -> None:
+    """A gateway that can never serve ends with the reason, and does not go on as a half."""
+    with pytest.raises(SchemaMismatch), Gateway(empty_database()):
+        pass
