@@ -40,6 +40,20 @@ comment on table durable.migrations is 'Steps of migrations/ that were applied h
 comment on column durable.migrations.sha256 is 'Checksum of the file as applied: a step that was edited afterwards is refused.';
 comment on column durable.migrations.applied_at is 'When it was applied here.';
 
+create table durable._logic (
+  object text not null,
+  sha256 text not null,
+  signature text,
+  constraint logic_pk primary key (object),
+  constraint logic_sha256_is_hex check (sha256 ~ '^[0-9a-f]{64}$')
+);
+comment on table durable._logic is
+  'Functions and views as installed, so that an upgrade replaces only those that changed. Written by the installer only.';
+comment on column durable._logic.object is 'Kind, name and types of parameters as in sql/logic; "loose statements" for those that define none.';
+comment on column durable._logic.sha256 is 'Checksum of the statements about the object.';
+comment on column durable._logic.signature is
+  'Parameters and result of a function as written: if they change, it may have to be dropped and created again.';
+
 -- state/20_promises.sql
 
 -- Durable promises: runs, timers, external promises, and promises that protocol clients create. A local step has no row here:

@@ -27,6 +27,9 @@ FACADE = "resonate"
 
 _NUMBERED = re.compile(r"^(\d{2,})_[a-z0-9_]+$")
 _MIGRATION = re.compile(r"^(\d{4})_([a-z0-9_]+)$")
+_PHASED = re.compile(r"^\d{4}_(expand|values|backfill|contract)_")
+
+_SUM = re.compile(r"^([0-9a-f]{64})  (\d{4}_[a-z0-9_]+)\.sql$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +46,9 @@ class Migration:
         return self.path.read_text(encoding="utf-8")
 
     @property
-    def adds_values(self) -> bool:
-        """Whether the step adds values to an enum, which nothing in the same transaction may name."""
-        return self.name.split("_")[1] == "values"
+    def phase(self) -> str:
+        """expand, values, backfill or contract (migrations/README.md); the first step counts as expand."""
+        return "expand" if self.id == 1 else self.name.split("_")[1]
 
     @property
     def sha256(self) -> str:
@@ -101,7 +104,29 @@ class Sources:
                 raise ValueError(
                     f"{step.path}: expected number {expected:04d}; numbers are consecutive and unique"
                 )
+            if step.id > 1 and not _PHASED.match(step.name):
+                raise ValueError(f"{step.path}: a migration says its phase: NNNN_expand_words.sql")
         return tuple(steps)
+
+    def released(self) -> dict[str, str]:
+        """Checksums of the steps that are released, by name: the content of ``SHA256SUMS``.
+
+        Raises:
+            ValueError: a line of it cannot be read.
+        """
+        path = self.migrations / "SHA256SUMS"
+        if not path.exists():
+            return {}
+        lines = path.read_text(encoding="utf-8").splitlines()
+        sums = [_SUM.match(line) for line in lines]
+        if None in sums:
+            raise ValueError(f"{path}:{sums.index(None) + 1}: not as sha256sum writes it")
+        return {match[2]: match[1] for match in sums if match is not None}
+
+    def edited(self) -> tuple[str, ...]:
+        """Names of released steps that are missing or differ from their checksum."""
+        sums = {step.name: step.sha256 for step in self.migration_steps()}
+        return tuple(name for name, sha256 in self.released().items() if sums.get(name) != sha256)
 
     def logic_sha256(self, *, debug: bool = False, facade: bool = False) -> str:
         """One checksum over names and texts of the files of `functions`."""

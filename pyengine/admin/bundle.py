@@ -2,25 +2,31 @@
 
     python -m pyengine.admin.bundle > durable.sql       then: psql -f durable.sql
     python -m pyengine.admin.bundle --initial           rewrites migrations/0001_initial.sql from sql/state
+    python -m pyengine.admin.bundle --freeze            lists all steps in migrations/SHA256SUMS: at a release
 
-Lives here: concatenation. May not: open a connection, change the content of a file. A database that was
-installed from the bundle has the same record of steps and checksums as any other, so a later ``pyengine
-migrate`` works. Until the first release ``0001_initial.sql`` follows ``sql/state``; ``migrations/SHA256SUMS``
-freezes it.
+Lives here: the bundle, and what writes files of ``migrations/``. May not: open a connection. A database that
+was installed from the bundle has the same records as any other, so a later ``pyengine db migrate`` works.
+Until the first release ``0001_initial.sql`` follows ``sql/state``; ``SHA256SUMS`` freezes the steps it lists.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from pyengine.admin.migrate import INSTALL_LOCK
+from pyengine.admin.migration_parts import Plan, fresh
+from pyengine.admin.migration_script import script
 from pyengine.errors import InvalidRequest
 from pyengine.sources import SCHEMA, VERSION, Sources, found
 
-__all__ = ["bundle", "initial", "main", "write_initial"]
+__all__ = ["bundle", "freeze", "initial", "main", "write_initial"]
+
+_BUNDLE_HEAD = f"""\
+-- pyengine {VERSION}: the schema {SCHEMA} as one file. Run it with: psql -v ON_ERROR_STOP=1 -f durable.sql
+-- It installs; an installed database is brought up to date by `pyengine db migrate`.
+"""
 
 _HEAD = """\
 -- The first step of the tables: sql/state as a whole, in the order of its file numbers.
@@ -40,7 +46,7 @@ def write_initial(sources: Sources) -> bool:
     Raises:
         InvalidRequest: the step is released, so tables change by a new step only.
     """
-    if (sources.migrations / "SHA256SUMS").exists():
+    if "0001_initial" in sources.released():
         raise InvalidRequest(
             "migrations/0001_initial.sql is released and never changes again",
             hint="write the change of the tables as the next numbered migration",
@@ -55,29 +61,25 @@ def write_initial(sources: Sources) -> bool:
 
 def bundle(sources: Sources) -> str:
     """Return one transaction that installs the engine into a database that does not have it."""
-    return "".join(_bundled(sources))
+    return script(Plan(parts=(fresh(sources),)), sources, head=_BUNDLE_HEAD)
 
 
-def _bundled(sources: Sources) -> Iterator[str]:
-    yield f"-- pyengine {VERSION}: the schema {SCHEMA} as one file. "
-    yield "Run it with: psql -v ON_ERROR_STOP=1 -f durable.sql\n"
-    yield "-- It installs; an installed database is brought up to date by `pyengine migrate`.\n\nbegin;\n"
-    yield f"select pg_advisory_xact_lock({INSTALL_LOCK});\nset local search_path = '';\n"
-    for step in sources.migration_steps():
-        yield _part(step.path)
-        yield (
-            f"\ninsert into {SCHEMA}.migrations (id, name, sha256, applied_at)\n"
-            f"  values ({step.id}, '{step.name}', '{step.sha256}', now());\n"
+def freeze(sources: Sources) -> tuple[str, ...]:
+    """Add the steps that are not released yet to migrations/SHA256SUMS; return their names.
+
+    Raises:
+        InvalidRequest: a released step was edited.
+    """
+    if edited := sources.edited():
+        raise InvalidRequest(
+            f"{', '.join(edited)}: released, and never changed again",
+            hint="restore the file, and write the change as the next numbered migration",
         )
-    for path in sources.logic_files():
-        yield _part(path)
-    yield (
-        f"\ninsert into {SCHEMA}.settings (name, value, description)\n"
-        f"  values ('logic_sha256', '{sources.logic_sha256()}', 'checksum of sql/logic as installed'),\n"
-        f"         ('engine_version', '{VERSION}', 'version of pyengine that installed sql/logic')\n"
-        "  on conflict (name) do update\n"
-        "  set value = excluded.value, description = excluded.description;\n\ncommit;\n"
-    )
+    released = sources.released()
+    steps = [step for step in sources.migration_steps() if step.name not in released]
+    with (sources.migrations / "SHA256SUMS").open("a", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{step.sha256}  {step.path.name}\n" for step in steps)
+    return tuple(step.name for step in steps)
 
 
 def _part(path: Path) -> str:
@@ -93,9 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--initial", action="store_true", help="rewrite migrations/0001_initial.sql from sql/state"
     )
-    if parser.parse_args(arguments).initial:
+    parser.add_argument(
+        "--freeze", action="store_true", help="add the checksums of new steps to migrations/SHA256SUMS"
+    )
+    options = parser.parse_args(arguments)
+    if options.initial:
         changed = write_initial(found())
         print(f"migrations/0001_initial.sql {'rewritten' if changed else 'is up to date'}", file=sys.stderr)
+    elif options.freeze:
+        print(f"released: {', '.join(freeze(found())) or 'nothing new'}", file=sys.stderr)
     else:
         sys.stdout.write(bundle(found()))
     return 0

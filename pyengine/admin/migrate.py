@@ -1,98 +1,98 @@
-"""Migration of a database to the schema of this code: the numbered steps of the tables, then all functions
-and views.
+"""Migration of a database to the schema of this code: the numbered steps of the tables, then the functions
+and views that changed.
 
-Lives here: ``install``, ``migrate``, ``status``. May not: know the content of a file, or decide anything
-about runs.
+Lives here: ``install``, ``migrate``, ``status``. May not: know the content of a file, decide what to run
+(``migration_plan``), or decide anything about runs.
 
-Design: everything happens in one transaction under one advisory lock, so concurrent installs are safe and a
-failure changes nothing. There is one exception: PostgreSQL refuses a new value of an enum in the transaction
-that adds it, so a step that adds one is committed, with the steps before it, before the rest. Steps go
-forward only, and the checksum of each applied step is recorded: an edited step is an error. Functions and
-views are replaced in place, so objects that depend on them remain; functions and views that the sources no
-longer define are dropped. If a changed signature makes replacing impossible, all of them are dropped and
-created again in the same transaction. Grants are in the last logic file, so that every application restores
-them. A test installation also has ``sql/debug``; the next ordinary install removes it, because its checksum
-differs. The facade, a schema of its own, is kept: it is replaced as the rest of the logic is.
+Design: a plan is made and its first part executed, under one advisory lock and in one transaction, until
+nothing is left to do. So concurrent installs are safe, and a failure changes nothing of its part. A part that
+does not get a lock in a tenth of a second is rolled back and tried again, so whoever waits behind it does not
+wait longer. Steps go forward only, and the checksum of each applied step is recorded: an edited step is an
+error. Functions and views are replaced in place, so objects that depend on them remain. A test installation
+also has ``sql/debug``; the next ordinary install removes it, because its checksum differs. The facade, a
+schema of its own, is kept: it is replaced as the rest of the logic is.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg.rows import TupleRow
 
+from pyengine.admin import migration_plan
+from pyengine.admin.migration_parts import (
+    LOCKED_SESSION,
+    SESSION,
+    WAIT_FOR_OTHERS,
+    Part,
+    Plan,
+    drop,
+    fresh,
+    version_number,
+)
+from pyengine.admin.migration_script import script
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
 from pyengine.passwords import hidden
 from pyengine.servers import libpq_url
 from pyengine.sources import FACADE, SCHEMA, VERSION, Migration, Sources, found
 
-__all__ = ["INSTALL_LOCK", "Report", "Status", "install", "migrate", "set_facade", "status"]
+__all__ = [
+    "Report",
+    "Status",
+    "as_script",
+    "connected",
+    "failed",
+    "install",
+    "migrate",
+    "plan",
+    "set_facade",
+    "status",
+]
 
-INSTALL_LOCK = int.from_bytes(b"durable", "big")
-WAIT_FOR_OTHERS = "5min"
-WAIT_FOR_TABLES = "10s"
+PATIENCE_S = 60.0
+"""How long a part is tried again that does not get its locks."""
+
+_PAUSE_MAX_S = 2.0
 
 Connection = psycopg.Connection[TupleRow]
-Catalogue = dict[tuple[str, str], str]
-
-# errors of PostgreSQL for an object that cannot be replaced in place
-_SHAPE_CHANGED = (
-    psycopg.errors.AmbiguousFunction,
-    psycopg.errors.DependentObjectsStillExist,
-    psycopg.errors.InvalidFunctionDefinition,
-    psycopg.errors.InvalidTableDefinition,
-    psycopg.errors.WrongObjectType,
-)
-_CREATED = re.compile(
-    rf"^create or replace (?:function|procedure|view|trigger) (?:(?:{SCHEMA}|{FACADE})\.)?(\w+)", re.M | re.I
-)
-
-_SESSION = f"""
-set local lock_timeout = '{WAIT_FOR_OTHERS}';
-set local statement_timeout = 0;
-set local idle_in_transaction_session_timeout = 0;
-set local client_min_messages = warning;
-set local check_function_bodies = on;
-set local standard_conforming_strings = on;
-set local quote_all_identifiers = off;
-set local search_path = '';
-select pg_advisory_xact_lock({INSTALL_LOCK});
-set local lock_timeout = '{WAIT_FOR_TABLES}';
-"""
 
 # the facade of this engine says so in its comment: another schema of that name is left alone
 _OUR_FACADE = (
     f"pg_namespace n where n.nspname = '{FACADE}' "
     "and starts_with(obj_description(n.oid, 'pg_namespace'), 'pyengine:')"
 )
-
-_OBJECTS = f"""
-select 'function', p.oid::regprocedure::text, p.xmin::text || p.ctid::text
-  from pg_proc p where p.pronamespace = %(schema)s::regnamespace
-  or p.pronamespace = (select n.oid from pg_catalog.{_OUR_FACADE})
+_OBJECTS_OF_FACADE = f"""
+select 'trigger ' || format('%I on %s', t.tgname, t.tgrelid::regclass) from pg_catalog.pg_trigger t
+  join pg_catalog.pg_proc p on p.oid = t.tgfoid and p.pronamespace = '{FACADE}'::regnamespace
 union all
-select 'view', c.oid::regclass::text, r.xmin::text || r.ctid::text
-  from pg_class c join pg_rewrite r on r.ev_class = c.oid and r.rulename = '_RETURN'
-  where c.relnamespace = %(schema)s::regnamespace and c.relkind = 'v'
-union all
-select 'trigger', format('%%I on %%s', t.tgname, t.tgrelid::regclass), t.xmin::text || t.ctid::text
-  from pg_trigger t join pg_class c on c.oid = t.tgrelid
-  where c.relnamespace = %(schema)s::regnamespace and not t.tgisinternal and t.tgparentid = 0
+select 'function ' || p.oid::regprocedure::text from pg_catalog.pg_proc p
+  where p.pronamespace = '{FACADE}'::regnamespace
+order by 1
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The changes of an install or a migration; empty fields mean no change."""
+    """The changes of an install or a migration; empty fields mean no change.
+
+    Args:
+        applied: steps that were applied.
+        logic: functions and views were replaced.
+        dropped: functions and views that were dropped for good.
+        left: steps that contract, left for later, because workers of an older version are connected.
+        older: those workers, with their versions.
+    """
 
     applied: tuple[str, ...] = ()
     logic: bool = False
     dropped: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    older: tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -111,6 +111,7 @@ class Status:
     debug: bool = False
     facade: bool = False
     version: str | None = None
+    logic: str | None = None
 
     @property
     def current(self) -> bool:
@@ -134,7 +135,7 @@ def install(
         SchemaMismatch: the database is newer than the code, or an applied step was edited.
         InvalidRequest: the connection string cannot be read.
         Unavailable: no connection, or a lock was not granted in time.
-        EngineError: a statement failed; the message names file and line, nothing was changed.
+        EngineError: a statement failed; the message names file and line, and its part was rolled back.
     """
     return _migrate(dsn, sources or found(), reapply=reapply, must_exist=False, debug=debug)
 
@@ -148,6 +149,37 @@ def migrate(dsn: str, *, sources: Sources | None = None, reapply: bool = False) 
     return _migrate(dsn, sources or found(), reapply=reapply, must_exist=True, debug=False)
 
 
+def status(dsn: str, *, sources: Sources | None = None) -> Status:
+    """Compare the database with the sources, without changes.
+
+    Raises:
+        SchemaMismatch: the database is newer than the code, or an applied step was edited.
+        Unavailable: no connection.
+    """
+    with connected(dsn) as conn:
+        return _status(conn, sources or found())
+
+
+def plan(conn: Connection, sources: Sources, *, debug: bool = False, reapply: bool = False) -> Plan:
+    """Return what is to be done, inside a transaction that has begun with ``LOCKED_SESSION``.
+
+    Raises:
+        SchemaMismatch: as `status`.
+    """
+    now = _status(conn, sources)
+    if not now.installed:
+        return Plan(parts=(fresh(sources, debug=debug),))
+    pending = [step for step in sources.migration_steps() if step.name in now.pending]
+    is_current = now.logic_current and now.debug == debug
+    if is_current and not pending and not reapply:
+        return Plan(parts=())
+    made = migration_plan.make(
+        conn, sources, pending, is_current=is_current, debug=debug, facade=now.facade, reapply=reapply
+    )
+    after = sources.logic_sha256(debug=debug, facade=now.facade)
+    return replace(made, applied=now.applied, logic=now.logic, logic_after=after)
+
+
 def set_facade(dsn: str, wanted: bool, *, sources: Sources | None = None) -> Report:
     """Install or remove the schema ``resonate``, through which SDKs reach the engine without a gateway.
 
@@ -159,8 +191,8 @@ def set_facade(dsn: str, wanted: bool, *, sources: Sources | None = None) -> Rep
             objects of others use the facade.
     """
     sources = sources or found()
-    with _connected(dsn) as conn, conn.transaction():
-        _locked(conn)
+    with connected(dsn) as conn, conn.transaction():
+        _lock(conn)
         now = _status(conn, sources)
         if not now.installed:
             raise NotFound(f"this database has no schema {SCHEMA}", hint="pyengine db init")
@@ -171,67 +203,155 @@ def set_facade(dsn: str, wanted: bool, *, sources: Sources | None = None) -> Rep
         dropped: tuple[str, ...] = ()
         if wanted:
             _claim_facade(conn)
-            _define(conn, sources.facade_files())
         else:
             dropped = _drop_facade(conn)
-        _record_logic(conn, sources, debug=now.debug, facade=wanted)
+        for part in plan(conn, sources, debug=now.debug).parts:
+            conn.execute(part.text.encode())
         return Report(logic=True, dropped=dropped)
 
 
-def status(dsn: str, *, sources: Sources | None = None) -> Status:
-    """Compare the database with the sources, without changes.
+def _claim_facade(conn: Connection) -> None:
+    """Make the schema of the facade, with the comment by which it is known as ours."""
+    if _exists(conn, f"pg_namespace where nspname = '{FACADE}'"):
+        raise SchemaMismatch(
+            f"this database has a schema {FACADE} that pyengine did not make",
+            hint="a Postgres server of Resonate is installed there: use another database, or drop it",
+        )
+    conn.execute(f"create schema {FACADE}".encode())
+    conn.execute(
+        f"comment on schema {FACADE} is 'pyengine: for SDKs of Resonate, without a gateway'".encode()
+    )
+
+
+def _drop_facade(conn: Connection) -> tuple[str, ...]:
+    """Drop the facade; return what went."""
+    names = tuple(name for (name,) in conn.execute(_OBJECTS_OF_FACADE).fetchall())
+    try:
+        for segment in drop(names):
+            conn.execute(segment.text.encode())
+        conn.execute(f"drop table {FACADE}._ticks; drop schema {FACADE} restrict".encode())
+    except psycopg.errors.DependentObjectsStillExist as error:
+        raise SchemaMismatch(
+            f"objects of yours are in the schema {FACADE}, or use it",
+            detail=error.diag.message_detail,
+            hint="drop or move those objects; nothing was changed",
+        ) from error
+    return names
+
+
+def as_script(dsn: str, *, sources: Sources | None = None) -> str:
+    """Return a script for psql that does what `migrate` would do now.
 
     Raises:
-        SchemaMismatch: the database is newer than the code, or an applied step was edited.
+        SchemaMismatch: as `status`.
         Unavailable: no connection.
     """
-    with _connected(dsn) as conn:
-        return _status(conn, sources or found())
+    sources = sources or found()
+    with connected(dsn) as conn, conn.transaction(force_rollback=True):
+        _lock(conn)
+        return script(plan(conn, sources), sources)
 
 
 def _migrate(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, debug: bool) -> Report:
-    with _connected(dsn) as conn:
+    with connected(dsn) as conn:
         now = _status(conn, sources)
         if must_exist and not now.installed:
             raise NotFound(f"this database has no schema {SCHEMA}", hint="pyengine db init")
         if now.current and now.debug == debug and not reapply:
             return Report()
-        values = [step for step in sources.migration_steps() if step.adds_values and step.name in now.pending]
-        applied: tuple[str, ...] = ()
-        for last in values:
+        report, waiting = Report(), _Patience()
+        part: Part | None = None
+        while True:
+            try:
+                with conn.transaction():
+                    _lock(conn)
+                    todo = plan(conn, sources, debug=debug, reapply=reapply)
+                    part = todo.parts[0] if todo.parts else None
+                    if part is not None and part.phase != "backfill":
+                        conn.execute(part.text.encode())
+                if part is not None and part.phase == "backfill":
+                    _fill(conn, part)
+            except psycopg.Error as error:
+                if not _may_pass(error):
+                    raise failed(error, part, report.applied) from error
+                waiting.pause(error, part)
+                continue
+            if part is None:
+                return replace(report, left=todo.left, older=todo.older)
+            report, reapply, waiting = _with(report, part), reapply and not part.logic, _Patience()
+
+
+def _with(report: Report, part: Part) -> Report:
+    return replace(
+        report,
+        applied=report.applied + tuple(step.name for step in part.steps),
+        logic=report.logic or part.logic,
+        dropped=tuple(sorted({*report.dropped, *part.dropped})),
+    )
+
+
+def _fill(conn: Connection, part: Part) -> None:
+    """Run the batches of a backfill; each is followed by a pause as long as it took."""
+    batch, record = part.segments
+    waiting = _Patience()
+    while True:
+        begin = time.monotonic()
+        try:
             with conn.transaction():
-                _locked(conn)
-                applied += _apply_steps(conn, sources, last)
-        with conn.transaction():
-            _locked(conn)
-            applied += _apply_steps(conn, sources)
-            now = _status(conn, sources)
-            if now.logic_current and now.debug == debug and not reapply:
-                return Report(applied=applied)
-            dropped = _apply_logic(conn, sources.functions(debug=debug, facade=now.facade))
-            if not debug:
-                conn.execute(f"delete from {SCHEMA}.settings where name like 'debug\\_%'".encode())
-            _record_logic(conn, sources, debug=debug, facade=now.facade)
-            _record_setting(conn, "engine_version", VERSION, "version of pyengine that installed sql/logic")
-            return Report(applied=applied, logic=True, dropped=dropped)
+                conn.execute(SESSION.encode())
+                is_done = conn.execute(batch.text.encode()).rowcount <= 0
+                if is_done:
+                    conn.execute(record.text.encode())
+        except psycopg.Error as error:
+            if not _may_pass(error):
+                raise
+            waiting.pause(error, part)
+            continue
+        if is_done:
+            return
+        waiting = _Patience()
+        time.sleep(min(time.monotonic() - begin, _PAUSE_MAX_S))
 
 
-def _apply_steps(conn: Connection, sources: Sources, last: Migration | None = None) -> tuple[str, ...]:
-    """Apply and record the pending steps, up to the last one if it is given; return their names."""
-    pending = _status(conn, sources).pending
-    steps = [
-        step
-        for step in sources.migration_steps()
-        if step.name in pending and (last is None or step.id <= last.id)
-    ]
-    for step in steps:
-        _run(conn, step.path, step.text)
-        _record_step(conn, step)
-    return tuple(step.name for step in steps)
+class _Patience:
+    """The pauses of a part that met the locks of others, up to a limit."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + PATIENCE_S
+        self._failures = 0
+
+    def pause(self, error: psycopg.Error, part: Part | None) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            Unavailable: the patience is over.
+        """
+        if time.monotonic() > self._until:
+            steps = ", ".join(step.name for step in part.steps) if part else ""
+            raise Unavailable(
+                f"{steps or 'functions and views'}: others kept a table or view locked "
+                f"for {PATIENCE_S:.0f} s; nothing of it was changed",
+                hint="look for long transactions in pg_stat_activity, then try again",
+            ) from error
+        self._failures += 1
+        time.sleep(min(0.05 * 2**self._failures, _PAUSE_MAX_S))
+
+
+def _may_pass(error: psycopg.Error) -> bool:
+    """Whether others caused an error, so that the next attempt may succeed."""
+    return isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected) or (
+        isinstance(error, psycopg.errors.InternalError_) and "concurrently" in str(error)
+    )
 
 
 @contextmanager
-def _connected(dsn: str) -> Iterator[Connection]:
+def connected(dsn: str) -> Iterator[Connection]:
+    """Connect to a database, for the length of a `with` block.
+
+    Raises:
+        Unavailable: no connection.
+        InvalidRequest: the connection string cannot be read.
+    """
     try:
         conn = psycopg.connect(
             libpq_url(dsn), autocommit=True, prepare_threshold=None, application_name="pyengine admin"
@@ -252,9 +372,9 @@ def _connected(dsn: str) -> Iterator[Connection]:
         yield conn
 
 
-def _locked(conn: Connection) -> None:
+def _lock(conn: Connection) -> None:
     try:
-        conn.execute(_SESSION.encode())
+        conn.execute(LOCKED_SESSION.encode())
     except psycopg.errors.LockNotAvailable as error:
         raise Unavailable(
             f"another install has been running for {WAIT_FOR_OTHERS}",
@@ -264,6 +384,11 @@ def _locked(conn: Connection) -> None:
 
 def _status(conn: Connection, sources: Sources) -> Status:
     steps = sources.migration_steps()
+    if edited := sources.edited():
+        raise SchemaMismatch(
+            f"migrations/{edited[0]}.sql is not as it was released (migrations/SHA256SUMS)",
+            hint="install pyengine again, or restore the file; a released migration is never edited",
+        )
     # a query, because to_regclass() may answer from a cache that is older than our lock
     if not _exists(conn, f"pg_tables where schemaname = '{SCHEMA}' and tablename = 'migrations'"):
         if _exists(conn, f"pg_namespace where nspname = '{SCHEMA}'"):
@@ -282,16 +407,17 @@ def _status(conn: Connection, sources: Sources) -> Status:
     version, logic = settings.get("engine_version"), settings.get("logic_sha256")
     facade = _exists(conn, _OUR_FACADE)
     debug = logic == sources.logic_sha256(debug=True, facade=facade) != sources.logic_sha256(facade=facade)
-    if version is not None and _ordered(version) > _ordered(VERSION):
+    if version is not None and version_number(version) > version_number(VERSION):
         raise _newer(f"it was installed by pyengine {version}")
     return Status(
         installed=True,
         applied=tuple(name for _, name, _ in recorded),
-        pending=tuple(step.name for step in steps[len(recorded) :]),
+        pending=tuple(step.name for step in steps if step.id not in {id_ for id_, _, _ in recorded}),
         logic_current=debug or logic == sources.logic_sha256(facade=facade),
         debug=debug,
         facade=facade,
         version=version,
+        logic=logic,
     )
 
 
@@ -317,135 +443,37 @@ def _newer(why: str) -> SchemaMismatch:
     )
 
 
-def _apply_logic(conn: Connection, files: tuple[Path, ...]) -> tuple[str, ...]:
-    before = _objects(conn)
-    try:
-        with conn.transaction():
-            defined = _define(conn, files)
-            _drop(conn, set(before) - defined)
-    except EngineError as error:
-        if not isinstance(error.__cause__, _SHAPE_CHANGED):
-            raise
-        _drop(conn, set(before))
-        _define(conn, files)
-    return tuple(sorted(f"{kind} {name}" for kind, name in set(before) - set(_objects(conn))))
+def failed(error: psycopg.Error, part: Part | None, applied: tuple[str, ...]) -> EngineError:
+    """Return the error for a part that failed: with file and line, and the state of the database.
 
-
-def _claim_facade(conn: Connection) -> None:
-    """Make the schema of the facade, with the comment by which it is known as ours."""
-    if _exists(conn, f"pg_namespace where nspname = '{FACADE}'"):
-        raise SchemaMismatch(
-            f"this database has a schema {FACADE} that pyengine did not make",
-            hint="a Postgres server of Resonate is installed there: use another database, or drop it",
-        )
-    conn.execute(f"create schema {FACADE}".encode())
-    conn.execute(
-        f"comment on schema {FACADE} is 'pyengine: for SDKs of Resonate, without a gateway'".encode()
-    )
-
-
-def _drop_facade(conn: Connection) -> tuple[str, ...]:
-    """Drop the facade; return what went."""
-    objects = {key for key in _objects(conn) if key[1].startswith((f"{FACADE}.", f"{FACADE}_"))}
-    _drop(conn, objects)
-    try:
-        conn.execute(f"drop table {FACADE}._ticks; drop schema {FACADE} restrict".encode())
-    except psycopg.errors.DependentObjectsStillExist as error:
-        raise SchemaMismatch(
-            f"objects of yours are in the schema {FACADE}",
-            detail=error.diag.message_detail,
-            hint="drop or move those objects; nothing was changed",
-        ) from error
-    return tuple(sorted(f"{kind} {name}" for kind, name in objects))
-
-
-def _define(conn: Connection, files: tuple[Path, ...]) -> set[tuple[str, str]]:
-    """Run these files; return the objects that they define.
-
-    A file defines the objects that it changed in the catalogue and that it names: a grant on all functions
-    changes all of them.
+    Args:
+        error: the driver's.
+        part: the part, if there is one.
+        applied: steps that were applied before it.
     """
-    defined: set[tuple[str, str]] = set()
-    before = _objects(conn)
-    for path in files:
-        text = path.read_text(encoding="utf-8")
-        _run(conn, path, text)
-        now = _objects(conn)
-        names = {match.group(1).lower() for match in _CREATED.finditer(text)}
-        defined |= {key for key, row in now.items() if before.get(key) != row and _bare(key) in names}
-        before = now
-    return defined
-
-
-def _bare(key: tuple[str, str]) -> str:
-    """``durable.start(text,jsonb)`` -> ``start``; ``guard on durable._journal`` -> ``guard``."""
-    name = key[1].removeprefix(f"{SCHEMA}.").removeprefix(f"{FACADE}.")
-    return re.split(r"[ (]", name, maxsplit=1)[0].strip('"').lower()
-
-
-def _objects(conn: Connection) -> Catalogue:
-    rows = conn.execute(_OBJECTS, {"schema": SCHEMA}).fetchall()
-    return {(kind, name): row for kind, name, row in rows}
-
-
-def _drop(conn: Connection, objects: set[tuple[str, str]]) -> None:
-    try:
-        for kind, name in sorted(objects):
-            if kind == "trigger":
-                conn.execute(f"drop trigger {name}".encode())
-        for kind, word in (("view", "view"), ("function", "routine")):
-            names = sorted(name for its_kind, name in objects if its_kind == kind)
-            if names:
-                conn.execute(f"drop {word} {', '.join(names)} restrict".encode())
-    except psycopg.errors.DependentObjectsStillExist as error:
-        raise SchemaMismatch(
+    if isinstance(error, psycopg.errors.DependentObjectsStillExist):
+        return SchemaMismatch(
             "objects of yours stand on functions or views that this version changes or drops",
             detail=error.diag.message_detail,
             hint="drop those objects, install, and make them again; nothing was changed",
-        ) from error
-
-
-def _run(conn: Connection, path: Path, text: str) -> None:
-    try:
-        conn.execute(text.encode())
-    except psycopg.errors.LockNotAvailable as error:
-        raise Unavailable(
-            f"{path.name}: a table or view was locked for longer than {WAIT_FOR_TABLES}; nothing was changed",
-            hint="look for long transactions in pg_stat_activity, then try again",
-        ) from error
-    except psycopg.Error as error:
-        position = error.diag.statement_position
-        line = text.count("\n", 0, int(position) - 1) + 1 if position else None
-        where = f"{path.parent.name}/{path.name}" + (f":{line}" if line else "")
-        raise EngineError(
-            f"{where}: {error.diag.message_primary or error} ({error.sqlstate}); nothing was changed",
-            detail=error.diag.message_detail or error.diag.context,
-            hint=error.diag.message_hint,
-        ) from error
-
-
-def _record_logic(conn: Connection, sources: Sources, *, debug: bool, facade: bool) -> None:
-    checksum = sources.logic_sha256(debug=debug, facade=facade)
-    _record_setting(conn, "logic_sha256", checksum, "checksum of sql/logic as installed")
-
-
-def _record_step(conn: Connection, step: Migration) -> None:
-    conn.execute(
-        f"insert into {SCHEMA}.migrations (id, name, sha256, applied_at) values (%s, %s, %s, now())",
-        (step.id, step.name, step.sha256),
+        )
+    state = f"rolled back; {', '.join(applied)} remains applied" if applied else "nothing was changed"
+    where = _place(error, part) if part is not None else "plan"
+    return EngineError(
+        f"{where}: {error.diag.message_primary or error} ({error.sqlstate}); {state}",
+        detail=error.diag.message_detail or error.diag.context,
+        hint=error.diag.message_hint,
     )
 
 
-def _record_setting(conn: Connection, name: str, value: str, description: str) -> None:
-    conn.execute(
-        f"insert into {SCHEMA}.settings as s (name, value, description) values (%s, %s, %s) "
-        "on conflict (name) do update set value = excluded.value, description = excluded.description",
-        (name, value, description),
-    )
-
-
-def _ordered(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+def _place(error: psycopg.Error, part: Part) -> str:
+    """Return file and line of an error, as far as the server says them."""
+    position, inner = error.diag.statement_position, error.diag.internal_query
+    if position is None and inner and (at := part.text.find(inner)) >= 0:
+        # a statement inside the block that may drop the object first
+        position = str(at + int(error.diag.internal_position or 1))
+    path, line = part.place(int(position)) if position else (None, 0)
+    return f"{path.parent.name}/{path.name}:{line}" if path else f"part {part.phase}"
 
 
 def _exists(conn: Connection, what: str) -> bool:

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import platform
 import random
 import secrets
 import socket
@@ -34,7 +33,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BYE, HEARTBEAT
 from pyengine.errors import EngineError, InvalidRequest, PayloadTooLarge
 from pyengine.worker.blocked_runs import BlockedRuns
-from pyengine.worker.lease_heartbeat import send_hello
+from pyengine.worker.lease_heartbeat import about_process, send_hello
 from pyengine.worker.ticker import TickAnswer, Ticker
 
 __all__ = ["AdapterWorker", "Executor"]
@@ -146,8 +145,7 @@ class AdapterWorker:
         await self._database.open()
         self._side = ConnectionPool(self._database, "adapters", _CONNECTIONS, min_open=1)
         queues = [f"adapter:{name}" for name in self.adapters]
-        about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
-        hello: tuple[Any, ...] = (self.id, queues, [], [], msgspec.json.encode(about).decode(), [])
+        hello: tuple[Any, ...] = (self.id, queues, [], [], about_process(), [])
         try:
             settings = (await send_hello(self._side, hello))["settings"]
             await self._listener.start()

@@ -66,14 +66,40 @@ def init(
 
 
 @command(app, "migrate")
-def migrate_schema(at: Invocation) -> None:
-    """Migrate an installed schema to this version of pyengine."""
-    from pyengine.admin import migrate
+def migrate_schema(
+    at: Invocation,
+    sql: Annotated[
+        bool,
+        typer.Option("--sql", help="Print the migration as a script for psql; the database is not changed."),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show what would be applied, and the table locks it takes. It disturbs like the migration, "
+            "for 2 s at most: it takes the locks, gives up one that is not free in 0.1 s, and rolls back.",
+        ),
+    ] = False,
+) -> None:
+    """Migrate an installed schema to this version of pyengine, while workers of both versions run.
 
+    A step that contracts is left for later while a worker of an older version is connected.
+    """
+    from pyengine.admin import migrate, rehearsal
+
+    if sql and dry_run:
+        raise InvalidRequest("--sql and --dry-run are two questions", hint="leave one of them out")
     with at.database(schema=False) as db:
         if not migrate.status(db.url).installed:
             raise NotFound("this database has no schema durable", hint=at.line("db", "init"))
-        _report(at, db, migrate.migrate(db.url))
+        if sql:
+            text = migrate.as_script(db.url)
+            at.out.answer({"sql": text}, lambda _: typer.echo(text, nl=False))
+        elif dry_run:
+            document = asdict(rehearsal.rehearse(db.url))
+            at.out.answer(document, lambda console: _show_rehearsal(console, document))
+        else:
+            _report(at, db, migrate.migrate(db.url))
 
 
 @command(app, "install-facade")
@@ -274,10 +300,39 @@ def _report(at: Invocation, db: Database, report: Report) -> None:
             console.print("replaced functions and views")
         for name in report.dropped:
             console.print(f"dropped {printable(name)}")
-        console.print(f"schema durable is up to date in the {redact(db.place)}", soft_wrap=True)
+        for step in report.left:
+            console.print(f"left for later: {step}", soft_wrap=True)
+        if report.left:
+            older = listed([printable(worker) for worker in report.older])
+            console.print(f"older workers are connected: {older}", soft_wrap=True)
+            console.print(f"once they are gone: {at.line('db', 'migrate')}", soft_wrap=True)
+        else:
+            console.print(f"schema durable is up to date in the {redact(db.place)}", soft_wrap=True)
         console.print(f"look around: {at.psql_line}", style="dim", soft_wrap=True)
 
     at.out.answer(document, render)
+
+
+def _show_rehearsal(console: Console, document: dict[str, Any]) -> None:
+    for part in document["parts"]:
+        took = "" if part["took_ms"] is None else f" ({part['took_ms']:.0f} ms)"
+        steps = f" {listed(list(part['steps']))}" if part["steps"] else ""
+        logic = ", functions and views" * part["logic"]
+        console.print(f"{part['phase']}:{steps}{logic}{took}", soft_wrap=True)
+        for lock in part["locks"]:
+            line = f"  {lock['mode']} on {lock['relation']} for {lock['held_ms']:.0f} ms, {lock['taken_by']}"
+            console.print(printable(line), soft_wrap=True)
+        for name in part["dropped"]:
+            console.print(f"  drops {printable(name)}", soft_wrap=True)
+        if part["note"]:
+            console.print(f"  {printable(part['note'])}", soft_wrap=True)
+    for step in document["left"]:
+        console.print(
+            f"left for later: {step}, because of {listed([printable(one) for one in document['older']])}",
+            soft_wrap=True,
+        )
+    if not document["parts"]:
+        console.print("nothing to do")
 
 
 def _show_status(console: Console, document: dict[str, Any], pooler: str) -> None:

@@ -16,6 +16,9 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
+import platform
+import socket
 import sys
 import threading
 import time
@@ -32,9 +35,10 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRESENT, TAKE_PRESENCE
 from pyengine.errors import EngineError, Unavailable
 from pyengine.protocol.turn import Lease
+from pyengine.sources import VERSION
 from pyengine.worker.blocked_runs import WARN_AFTER_S, Holder
 
-__all__ = ["Heartbeat", "Vitals", "send_hello"]
+__all__ = ["Heartbeat", "Vitals", "about_process", "send_hello"]
 
 logger = logging.getLogger("pyengine.heartbeat")
 
@@ -69,6 +73,17 @@ class Vitals:
     since_tick_ms: Callable[[], int | None]
     declare: Callable[[], Future[Any]]
     main_thread: int
+
+
+def about_process() -> str:
+    """Return what a hello says about this process, as JSON: a migration looks at the version."""
+    about = {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "python": platform.python_version(),
+        "pyengine": VERSION,
+    }
+    return msgspec.json.encode(about).decode()
 
 
 async def send_hello(link: ReconnectingConnection | ConnectionPool, hello: tuple[Any, ...]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import logging
 import os
-import platform
 import random
 import secrets
 import socket
@@ -24,8 +23,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
-
-import msgspec
 
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
@@ -52,7 +49,7 @@ from pyengine.worker.effects import (
 from pyengine.worker.events import AttemptRunsLong, Closed, LeasesLost, Stopping
 from pyengine.worker.handoff import Handoff
 from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
-from pyengine.worker.lease_heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, send_hello
+from pyengine.worker.lease_heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, about_process, send_hello
 from pyengine.worker.run_manager import RunManager
 from pyengine.worker.service_runner import Served, Server
 from pyengine.worker.sql_step_runner import SqlStepRunner
@@ -157,9 +154,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         await self.database.open()
         names, versions = [one.name for one in workflows], [one.version for one in workflows]
-        about = {"host": socket.gethostname(), "process": os.getpid(), "python": platform.python_version()}
         digests = [one.digest(loop_version) for one in workflows]
-        hello = (self.id, list(self.queues), names, versions, msgspec.json.encode(about).decode(), digests)
+        hello = (self.id, list(self.queues), names, versions, about_process(), digests)
         self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self.database, "work", _WORK)
         answer = await send_hello(self._side, hello)

@@ -79,15 +79,44 @@ def test_init_twice_is_as_good_as_once(pyengine: Any, empty_database: Callable[[
 
 
 def test_a_newer_schema_is_reported(at_database: Any, conn: psycopg.Connection[Any]) -> None:
-    """A database of a later version says: upgrade, not: broken."""
+    """A database of a later version says: upgrade, not: broken. What does not install works on beside it,
+    unless it does not serve this version's protocol any more."""
     conn.execute(
         "insert into durable.migrations (id, name, sha256) values (9999, '9999_later', repeat('0', 64))"
     )
-    for words in (["ps"], ["db", "status"], ["db", "init"]):
+    for words in (["db", "migrate"], ["db", "status"], ["db", "init"]):
         answer = at_database(*words)
         assert answer.code == 5
         assert "newer" in answer.err
         assert "pgrade" in answer.err
+    assert at_database("ps").code == 0
+    conn.execute(
+        "create or replace function durable.version() returns table (schema_version integer, "
+        "lowest_worker_protocol integer, highest_worker_protocol integer) language sql as 'select 9999, 9, 9'"
+    )
+    answer = at_database("ps")
+    assert (answer.code, "too new" in answer.err, "pgrade" in answer.err) == (5, True, True)
+
+
+def test_a_migration_is_shown_before_it_is_done(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """--dry-run names what would be replaced and the locks, --sql prints a script; nothing is changed."""
+    assert at_database("db", "migrate", "--dry-run").out.strip() == "nothing to do"
+    assert "begin;" not in at_database("db", "migrate", "--sql").out
+    conn.execute("update durable._logic set sha256 = repeat('0', 64) where object = 'view durable.workers'")
+    conn.execute("update durable.settings set value = repeat('0', 64) where name = 'logic_sha256'")
+    (part,) = at_database("db", "migrate", "--dry-run", "--json").document["parts"]
+    assert (part["phase"], part["logic"], part["note"]) == ("expand", True, None)
+    assert ("durable.workers", "ACCESS EXCLUSIVE") in {
+        (one["relation"], one["mode"]) for one in part["locks"]
+    }
+    assert "ACCESS EXCLUSIVE on durable.workers" in at_database("db", "migrate", "--dry-run").out
+    script = at_database("db", "migrate", "--sql", "--json").document["sql"]
+    assert script == at_database("db", "migrate", "--sql").out
+    assert script.count("create or replace") == 1
+    assert at_database("db", "status").code == 5
+    assert at_database("db", "migrate", "--sql", "--dry-run").code == 2
+    assert at_database("db", "migrate").code == 0
+    assert at_database("db", "status").code == 0
 
 
 def test_an_older_schema_is_reported(at_database: Any, conn: psycopg.Connection[Any]) -> None:

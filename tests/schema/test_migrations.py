@@ -27,6 +27,7 @@ create table durable.settings (name text primary key, value text not null, descr
 create table durable.migrations (
   id integer primary key, name text not null, sha256 text not null, applied_at timestamptz not null
 );
+create table durable._logic (object text primary key, sha256 text not null, signature text);
 create table durable._boxes (id text not null);
 """
 FIRST = """

@@ -8,6 +8,7 @@ agree in everything but the order of columns.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import psycopg
 import pytest
 
 from pyengine.admin import bundle, migrate
-from pyengine.errors import InvalidRequest
+from pyengine.errors import InvalidRequest, SchemaMismatch
 from pyengine.sources import Sources, found
 from tests.support.catalogue import build_from_sources, differences, settings, snapshot
 
@@ -90,26 +91,50 @@ def test_the_comparison_can_fail(dsn: str, change: str, what: str) -> None:
 def test_the_first_migration_follows_the_state() -> None:
     """Until it is released, 0001_initial.sql is what `python -m pyengine.admin.bundle --initial` writes."""
     sources = found()
-    sums = sources.migrations / "SHA256SUMS"
-    first = (sources.migrations / "0001_initial.sql").read_text(encoding="utf-8")
-    if not sums.exists():
+    if "0001_initial" not in sources.released():
+        first = (sources.migrations / "0001_initial.sql").read_text(encoding="utf-8")
         assert first == bundle.initial(sources), "run: python -m pyengine.admin.bundle --initial"
-        return
-    for line in sums.read_text(encoding="utf-8").splitlines():
-        wanted, name = line.split()
-        assert hashlib.sha256((sources.migrations / name).read_bytes()).hexdigest() == wanted, (
-            f"{name} is released"
-        )
 
 
-def test_a_released_first_migration_is_not_rewritten(tmp_path: Path) -> None:
-    """With SHA256SUMS beside it, 0001_initial.sql never follows sql/state again."""
+def test_released_migrations_are_what_they_were() -> None:
+    """Every file that migrations/SHA256SUMS lists has its sum."""
+    assert found().edited() == ()
+
+
+def test_a_release_freezes_the_first_migration(tmp_path: Path) -> None:
+    """A copy of this tree is released by one command; then its first migration never follows sql/state again,
+    a new step is released beside it, and an edited one is named by every command."""
+    shutil.copytree(found().sql, tmp_path / "sql")
+    shutil.copytree(found().migrations, tmp_path / "migrations")
+    sources = Sources(sql=tmp_path / "sql", migrations=tmp_path / "migrations")
+    first, sums = sources.migrations / "0001_initial.sql", sources.migrations / "SHA256SUMS"
+    unreleased = tuple(step.name for step in sources.migration_steps() if step.name not in sources.released())
+    assert bundle.freeze(sources) == unreleased
+    hashed = hashlib.sha256(first.read_bytes()).hexdigest()
+    assert sums.read_text().splitlines()[0] == f"{hashed}  0001_initial.sql"
+    text = first.read_text()
+    (sources.sql / "state/99_more.sql").write_text("create table durable._more (id text);\n")
+    with pytest.raises(InvalidRequest, match="released"):
+        bundle.write_initial(sources)
+    assert first.read_text() == text
+    last = len(sources.migration_steps()) + 1
+    (sources.migrations / f"{last:04d}_expand_more.sql").write_text("create table durable._more (id text);\n")
+    assert bundle.freeze(sources) == (f"{last:04d}_expand_more",)
+    assert (bundle.freeze(sources), sources.edited()) == ((), ())
+    first.write_text(f"{text}-- edited\n")
+    assert sources.edited() == ("0001_initial",)
+    with pytest.raises(InvalidRequest, match="0001_initial: released"):
+        bundle.freeze(sources)
+
+
+def test_an_edited_release_is_not_installed(tmp_path: Path, empty_database: MakeDatabase) -> None:
+    """A damaged copy of a released step is refused before anything is written, with the file's name."""
     for folder in ("sql/state", "sql/logic", "migrations"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "sql/state/10_schema.sql").write_text("create schema durable;\n")
     sources = Sources(sql=tmp_path / "sql", migrations=tmp_path / "migrations")
-    assert bundle.write_initial(sources)
-    assert not bundle.write_initial(sources)
-    (tmp_path / "migrations/SHA256SUMS").write_text("")
-    with pytest.raises(InvalidRequest, match="released"):
-        bundle.write_initial(sources)
+    bundle.write_initial(sources)
+    bundle.freeze(sources)
+    (sources.migrations / "0001_initial.sql").write_text("create schema durable; -- edited\n")
+    with pytest.raises(SchemaMismatch, match=r"0001_initial\.sql.*SHA256SUMS"):
+        migrate.install(empty_database(), sources=sources)

@@ -31,6 +31,7 @@ REPLACED = {
 KEPT = {
     "settings",
     "migrations",
+    "_logic",
     "_workers",
     "_idle_workers",
     "_workflows",

@@ -1,0 +1,306 @@
+"""Law: an upgrade runs in parts, in the order of their phases, replaces only what changed, and the script for
+psql does what the command does.
+
+The trees are those of test_migrations.py: a few lines, edited by each test.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pyengine.admin import logic, migrate, rehearsal
+from pyengine.admin.bundle import write_initial
+from pyengine.cli.database import _psql_of_url
+from pyengine.errors import Unavailable
+from tests.schema.test_migrations import ADDED, FIRST, NAMED, SECOND, Tree
+from tests.support.catalogue import differences, snapshot
+
+MakeDatabase = Callable[[], str]
+WORKERS = """
+create table durable._workers (id text, present boolean not null, missing_at bigint, seen_at bigint not null,
+  about jsonb not null default '{}');
+"""
+BOOKS = "select id, name, sha256 from durable.migrations order by id"
+LOGIC = "select object, sha256, signature from durable._logic order by object"
+SETTINGS = "select name, value from durable.settings order by name"
+ROWS = "select id, colour from durable._boxes order by id"
+BACKFILL = """
+-- Why: rows of old code have no colour. Locks: the rows of a batch.
+with batch as (select b.id from durable._boxes b where b.colour is null order by b.id limit 10)
+update durable._boxes b set colour = 'red' from batch where b.id = batch.id;
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path, empty_database: MakeDatabase) -> Tree:
+    """A small tree, installed, with rows of the old code."""
+    made = Tree(tmp_path, empty_database())
+    made.write("sql/state/20_colours.sql", "create type durable.colour as enum ('red');")
+    made.write("sql/state/30_workers.sql", WORKERS)
+    write_initial(made.sources)
+    made.install()
+    made.run("insert into durable._boxes select 'box ' || n from generate_series(1, 25) n")
+    return made
+
+
+def next_version(tree: Tree) -> None:
+    """Edit the tree into one with a step of each phase, a grown function, a view of another shape, a new
+    function that names a new value, and without an old function."""
+    tree.write(
+        "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
+    )
+    tree.write("migrations/0003_values_colour_green.sql", ADDED)
+    tree.write("migrations/0004_backfill_boxes_colour.sql", BACKFILL)
+    tree.write(
+        "migrations/0005_contract_boxes_colour.sql", "alter table durable._boxes alter colour set not null;"
+    )
+    tree.write(
+        "migrations/0006_expand_boxes_add_size.sql", "alter table durable._boxes add column size bigint;"
+    )
+    first = FIRST.replace("returns integer", "returns bigint").replace("b.id, durable", "b.colour, durable")
+    tree.write("sql/logic/10_first.sql", first)
+    tree.write("sql/logic/15_colours.sql", NAMED)
+    grown = SECOND.replace("pack(id text)", "pack(id text, colour text default 'red')")
+    grown = grown.replace("(id) values (pack.id)", "(id, colour) values (pack.id, pack.colour)")
+    tree.write("sql/logic/20_second.sql", grown)
+
+
+def content(tree: Tree) -> tuple[object, ...]:
+    """Catalogue, bookkeeping and rows of a database."""
+    return (snapshot(tree.dsn), *(tree.run(question) for question in (BOOKS, LOGIC, SETTINGS, ROWS)))
+
+
+def psql(dsn: str, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as people do."""
+    program, database = _psql_of_url(dsn)
+    return subprocess.run(
+        [program, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", "-", database],
+        input=script,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PGOPTIONS": "-c client_min_messages=warning"},
+        check=False,
+    )
+
+
+def test_the_phases_have_one_order(tree: Tree) -> None:
+    """Steps that expand come before the functions, backfills after them, contracts last."""
+    next_version(tree)
+    tree.run("create function durable._stray() returns int language sql as 'select 1'")
+    with migrate.connected(tree.dsn) as conn, conn.transaction(force_rollback=True):
+        conn.execute(migrate.LOCKED_SESSION.encode())
+        parts = migrate.plan(conn, tree.sources).parts
+    assert [(part.phase, [step.id for step in part.steps]) for part in parts] == [
+        ("values", [2, 3]),
+        ("expand", [6]),
+        ("drops", []),
+        ("backfill", [4]),
+        ("contract", [5]),
+    ]
+    report = tree.install()
+    assert [name[:4] for name in report.applied] == ["0002", "0003", "0006", "0004", "0005"]
+    assert report.dropped == ("function durable._stray()", "function durable.pack(text)")
+    assert tree.run("select count(*), count(colour) from durable._boxes") == [(25, 25)]
+    assert tree.run("select durable.pack('a'), durable._is_green('green')") == [("", True)]
+    assert migrate.status(tree.dsn, sources=tree.sources).current
+
+
+def test_the_script_does_what_the_command_does(
+    tmp_path: Path, tree: Tree, empty_database: MakeDatabase
+) -> None:
+    """psql, fed the script, leaves the catalogue, the bookkeeping and the rows that migrate leaves."""
+    other = Tree(tmp_path / "other", empty_database())
+    for old in (other, tree):
+        old.write("sql/state/20_colours.sql", "create type durable.colour as enum ('red');")
+        old.write("sql/state/30_workers.sql", WORKERS)
+        write_initial(old.sources)
+    other.install()
+    other.run("insert into durable._boxes select 'box ' || n from generate_series(1, 25) n")
+    for old in (other, tree):
+        next_version(old)
+        old.run("create function durable._stray() returns int language sql as 'select 1'")
+    script = migrate.as_script(tree.dsn, sources=tree.sources)
+    assert migrate.as_script(tree.dsn, sources=tree.sources) == script
+    done = psql(tree.dsn, script)
+    assert (done.returncode, done.stderr) == (0, "")
+    migrate.migrate(other.dsn, sources=other.sources)
+    one, two = content(tree), content(other)
+    assert not differences(one[0], two[0])  # type: ignore[arg-type]
+    assert one[1:] == two[1:]
+    assert not migrate.migrate(tree.dsn, sources=tree.sources).changed
+    again = psql(tree.dsn, script)
+    assert again.returncode != 0
+    assert "not as it was when the script was written" in again.stderr
+    assert content(tree) == one
+
+
+def test_what_has_not_changed_is_left_alone(tree: Tree) -> None:
+    """An upgrade rewrites the catalogue rows of changed functions only."""
+    rows = "select proname::text, xmin::text from pg_proc where pronamespace = 'durable'::regnamespace"
+    tree.write("sql/logic/98_security.sql", "")
+    tree.install()
+    before = dict(tree.run(rows))
+    tree.write("sql/logic/20_second.sql", "-- a comment\n" + SECOND.replace("(pack.id)", "(upper(pack.id))"))
+    assert tree.install() == migrate.Report(logic=True)
+    after = dict(tree.run(rows))
+    assert {name for name in after if after[name] != before[name]} == {"pack"}
+
+
+def test_functions_come_before_the_locks(tree: Tree) -> None:
+    """A changed function that does not need the step is created before it, one that does after it."""
+    tree.write(
+        "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
+    )
+    tree.write("sql/logic/20_second.sql", SECOND.replace("(pack.id)", "(upper(pack.id))"))
+    needs = "create or replace function durable._colours() returns bigint language sql stable as $$ {} $$;"
+    tree.write("sql/logic/05_needs.sql", needs.format("select count(b.colour) from durable._boxes b"))
+    script = migrate.as_script(tree.dsn, sources=tree.sources)
+    places = [
+        script.index(text)
+        for text in ("function durable.pack", "alter table", "_colours()", "view durable.boxes")
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("connected", ["0.0.9", None])
+def test_a_contract_waits_for_older_workers(tree: Tree, connected: str | None) -> None:
+    """While a worker of an older or unknown version is connected, steps that contract are left, and said."""
+    next_version(tree)
+    about = "{}" if connected is None else f'{{"pyengine": "{connected}"}}'
+    tree.run(f"insert into durable._workers values ('W', true, null, 0, '{about}')")
+    report = tree.install()
+    assert report.left == ("0005_contract_boxes_colour",)
+    assert report.older == (f"W ({connected or 'unknown'})",)
+    assert migrate.status(tree.dsn, sources=tree.sources).pending == report.left
+    assert "left out: 0005" in migrate.as_script(tree.dsn, sources=tree.sources)
+    tree.run("update durable._workers set present = false")
+    script = migrate.as_script(tree.dsn, sources=tree.sources)
+    tree.run("update durable._workers set present = true")
+    assert "workers older than" in psql(tree.dsn, script).stderr
+    tree.run("""update durable._workers set about = '{"pyengine": "99.0.0"}'""")
+    assert tree.install().applied == ("0005_contract_boxes_colour",)
+
+
+@pytest.fixture
+def locked(tree: Tree) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A session with an open transaction that has written to the table."""
+    with psycopg.connect(tree.dsn) as conn:
+        conn.execute("insert into durable._boxes (id) values ('locked')")
+        yield conn
+
+
+def test_a_lock_that_is_not_free_is_tried_again(
+    tree: Tree, locked: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """A step gives up its place in the queue again and again, so those behind it go on, and lands at last."""
+    tree.write(
+        "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(tree.install)
+        tree.run("set lock_timeout = '5s'; insert into durable._boxes (id) values ('behind')")
+        while tree.run(
+            "select count(*) from pg_stat_database where datname = current_database() and xact_rollback > 1"
+        ) == [(0,)]:
+            time.sleep(0.05)
+        locked.commit()
+        assert running.result().applied == ("0002_expand_boxes_add_colour",)
+
+
+def test_patience_ends(
+    tree: Tree, locked: psycopg.Connection[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a minute the lock is reported, with the step, and nothing is changed."""
+    monkeypatch.setattr(migrate, "PATIENCE_S", 0.0)
+    tree.write(
+        "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
+    )
+    with pytest.raises(Unavailable, match="0002_expand_boxes_add_colour"):
+        tree.install()
+    assert migrate.status(tree.dsn, sources=tree.sources).pending == ("0002_expand_boxes_add_colour",)
+
+
+def test_a_backfill_waits_for_a_row_and_goes_on(
+    tree: Tree, locked: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """A locked row stops its batch only; batches that are done stay, and the rest follows."""
+    tree.write(
+        "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
+    )
+    locked.rollback()
+    tree.install()
+    tree.write("migrations/0003_backfill_boxes_colour.sql", BACKFILL)
+    last = "select id from durable._boxes order by id desc limit 1 for update"
+    locked.execute(last.encode())
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(tree.install)
+        while tree.run("select count(colour) from durable._boxes") != [(20,)]:
+            time.sleep(0.02)
+        locked.rollback()
+        assert running.result().applied == ("0003_backfill_boxes_colour",)
+    assert tree.run("select count(*) from durable._boxes where colour is null") == [(0,)]
+
+
+def test_a_backfill_is_one_statement(tree: Tree) -> None:
+    """Two statements in a backfill are refused, because a count of rows says when it is done."""
+    tree.write("migrations/0002_backfill_boxes.sql", "select 1; select 2;")
+    with pytest.raises(ValueError, match="one statement"):
+        tree.install()
+
+
+def test_a_rehearsal_names_the_locks_and_changes_nothing(tree: Tree) -> None:
+    """Each part is named with the locks that it takes, and those that cannot be rehearsed with the reason."""
+    next_version(tree)
+    before = content_of(tree)
+    parts = rehearsal.rehearse(tree.dsn, sources=tree.sources).parts
+    assert [part.phase for part in parts] == ["values", "expand", "backfill", "contract"]
+    locks = {(lock.relation, lock.mode, lock.taken_by) for lock in parts[0].locks}
+    assert locks == {("durable._boxes", "ACCESS EXCLUSIVE", "0002_expand_boxes_add_colour.sql:1")}
+    assert parts[0].locks[0].held_ms <= (parts[0].took_ms or 0)
+    assert "new value of an enum" in (parts[1].note or "")
+    assert parts[3].note is not None
+    assert content_of(tree) == before
+
+
+def test_a_rehearsal_gives_up_a_lock(tree: Tree, locked: psycopg.Connection[tuple[object, ...]]) -> None:
+    """Where another session has the lock, the rehearsal stops there and says so."""
+    tree.write(
+        "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
+    )
+    (part,) = rehearsal.rehearse(tree.dsn, sources=tree.sources).parts
+    assert "lock that another session holds" in (part.note or "")
+
+
+def content_of(tree: Tree) -> tuple[object, ...]:
+    """Catalogue and bookkeeping of a database without colours."""
+    return (snapshot(tree.dsn), *(tree.run(question) for question in (BOOKS, LOGIC, SETTINGS)))
+
+
+def test_definitions_are_read_from_the_outline(tmp_path: Path) -> None:
+    """Keys have the types of inputs only; quotes, comments and dollar quotes hide what is in them."""
+    path = tmp_path / "10_x.sql"
+    path.write_text("""-- create or replace function durable.no();
+create or replace function durable.f(p_a text default ')', out x int, variadic p_b integer[] default '{}')
+returns int language sql as $a$ select ';' || $$;$$ $a$;
+comment on function durable.f(text, integer[]) is 'a; ''b''';
+insert into durable.settings values (E'\\';');
+create or replace view durable."user" as select 1 as one /* ; */;
+""")
+    items = logic.read([path])
+    keys = [item.key for item in items if isinstance(item, logic.Definition)]
+    assert keys == ["function durable.f(text,integer[])", "view durable.user"]
+    assert [item.line for item in items] == [2, 5, 6]
+    assert [item.text for item in items if isinstance(item, logic.Loose)] == [
+        "insert into durable.settings values (E'\\';')"
+    ]
+    path.write_text("create trigger t before insert on durable._boxes execute function durable._f();")
+    with pytest.raises(ValueError, match="functions and views"):
+        logic.read([path])
