@@ -38,7 +38,10 @@ def worker(
     serving: Serving,
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, such as hello:app.")],
     queue: Annotated[
-        list[str] | None, typer.Option("--queue", "-q", help="Queue to serve; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--queue", "-q", help="Queue to serve; may be repeated. Else those that workflows name."
+        ),
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", "-c", min=1, help="Runs at a time.")
@@ -62,7 +65,7 @@ def worker(
     adapters = [one.name for one in served_adapters(adapter or [])]
     if not names and not found.memos and not adapters:
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
-    queues = queue or ["default"]
+    queues = queue or found.registry.queues()
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
     with where.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
         log_to_stderr(logging.INFO)

@@ -300,6 +300,10 @@ class Registry:
         """Return all workflows, in the order of registration."""
         return iter(self._workflows.values())
 
+    def queues(self) -> list[str]:
+        """Return "default" and the queues that workflows name: those of a worker that is given none."""
+        return sorted({"default", *(one.queue for one in self.workflows() if one.queue is not None)})
+
     def steps(self) -> Iterator[StepDef]:
         """Return all steps, in the order of registration."""
         return iter(self._steps.values())

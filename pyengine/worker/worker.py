@@ -107,8 +107,7 @@ class Worker:
         listener: Listener | None = None,
     ) -> None:
         if queues is None:
-            named = {one.queue for one in registry.workflows() if one.queue is not None}
-            queues = sorted({"default"} | named)
+            queues = registry.queues()
         if isinstance(queues, str) or not queues:
             raise InvalidRequest("queues is a list of queue names, at least one")
         if min(1 if concurrency is None else concurrency, step_concurrency, threads) < 1:

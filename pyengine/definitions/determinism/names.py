@@ -30,8 +30,16 @@ _SET_OPERATORS = (ast.BitOr, ast.BitAnd, ast.BitXor, ast.Sub)
 _SET_METHODS = frozenset({"copy", "difference", "intersection", "symmetric_difference", "union"})
 _SAME_PATH = frozenset(
     {
-        "absolute", "cwd", "expanduser", "home", "joinpath", "resolve", "relative_to", "with_name",
-        "with_stem", "with_suffix",
+        "absolute",
+        "cwd",
+        "expanduser",
+        "home",
+        "joinpath",
+        "resolve",
+        "relative_to",
+        "with_name",
+        "with_stem",
+        "with_suffix",
     }
 )
 _MUTABLE = (list, dict, bytearray, collections.deque)

@@ -123,19 +123,64 @@ ATTRIBUTES: Final[Mapping[str, str]] = dict.fromkeys(("os.environ", "os.environb
 
 PATH_METHODS: Final = frozenset(
     {
-        "chmod", "exists", "glob", "group", "hardlink_to", "is_dir", "is_file", "is_mount", "is_socket",
-        "is_symlink", "iterdir", "lchmod", "lstat", "mkdir", "open", "owner", "read_bytes", "read_text",
-        "readlink", "rename", "replace", "rglob", "rmdir", "samefile", "stat", "symlink_to", "touch",
-        "unlink", "walk", "write_bytes", "write_text",
+        "chmod",
+        "exists",
+        "glob",
+        "group",
+        "hardlink_to",
+        "is_dir",
+        "is_file",
+        "is_mount",
+        "is_socket",
+        "is_symlink",
+        "iterdir",
+        "lchmod",
+        "lstat",
+        "mkdir",
+        "open",
+        "owner",
+        "read_bytes",
+        "read_text",
+        "readlink",
+        "rename",
+        "replace",
+        "rglob",
+        "rmdir",
+        "samefile",
+        "stat",
+        "symlink_to",
+        "touch",
+        "unlink",
+        "walk",
+        "write_bytes",
+        "write_text",
     }
 )
 """Methods of a `pathlib.Path` that touch the file system."""
 
 MUTATING_METHODS: Final = frozenset(
     {
-        "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft",
-        "insert", "intersection_update", "pop", "popitem", "popleft", "remove", "reverse", "rotate",
-        "setdefault", "sort", "subtract", "symmetric_difference_update", "update",
+        "add",
+        "append",
+        "appendleft",
+        "clear",
+        "difference_update",
+        "discard",
+        "extend",
+        "extendleft",
+        "insert",
+        "intersection_update",
+        "pop",
+        "popitem",
+        "popleft",
+        "remove",
+        "reverse",
+        "rotate",
+        "setdefault",
+        "sort",
+        "subtract",
+        "symmetric_difference_update",
+        "update",
     }
 )
 """Methods by which a list, dict, set or deque changes."""
@@ -147,9 +192,16 @@ GLOBALS: Final = "a variable of the workflow, since every replay and every run c
 
 _INSTANCES: Final = frozenset(
     {
-        "random.Random", "random.SystemRandom", "socket.socket", "requests.Session", "httpx.Client",
-        "httpx.AsyncClient", "aiohttp.ClientSession", "urllib3.PoolManager",
-        "concurrent.futures.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor",
+        "random.Random",
+        "random.SystemRandom",
+        "socket.socket",
+        "requests.Session",
+        "httpx.Client",
+        "httpx.AsyncClient",
+        "aiohttp.ClientSession",
+        "urllib3.PoolManager",
+        "concurrent.futures.ThreadPoolExecutor",
+        "concurrent.futures.ProcessPoolExecutor",
     }
 )
 """Classes whose methods no workflow may call, on an object that was made elsewhere."""
