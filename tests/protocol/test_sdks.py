@@ -1,175 +1,22 @@
 """Law: programs of the published Resonate SDKs run unchanged on the engine, whichever language calls which.
 
 The programs stand in sdks/, one scene for each thing that an SDK can do; a worker and a client of it are
-processes of their own, and reach the database through a gateway. Versions are pinned in
-support/sdks.py; --newest-sdks takes the newest that are published instead.
+processes of their own, and reach the database through a gateway. Versions are pinned in support/sdks.py;
+--newest-sdks takes the newest that are published instead.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
 
 import psycopg
 import pytest
 
 from tests.support.cluster import Server, installed_database, of_worker
 from tests.support.gateway import Gateway
-from tests.support.sdks import (
-    NEWEST,
-    OLDER_PYTHON_SDK,
-    OLDER_TYPESCRIPT_SDK,
-    PYTHON_SDK,
-    TYPESCRIPT_SDK,
-    NoPython,
-    NoSdk,
-    Sdk,
-    python_sdk,
-    typescript_sdk,
-)
-from tests.support.verbs import Connection
-
-PROGRAMS = Path(__file__).parent / "sdks"
-WAIT_S = 120.0
-LANGUAGES = ("python", "typescript")
-OLDER = ("older-python", "older-typescript")
-# how an SDK is made, which version of it, and its program
-SDKS: dict[str, tuple[Callable[[str], Sdk], str, str]] = {
-    "python": (python_sdk, PYTHON_SDK, "program.py"),
-    "typescript": (typescript_sdk, TYPESCRIPT_SDK, "program.mjs"),
-    "older-python": (python_sdk, OLDER_PYTHON_SDK, "program.py"),
-    "older-typescript": (typescript_sdk, OLDER_TYPESCRIPT_SDK, "program.mjs"),
-}
-# scene -> what the client gets
-SCENES: dict[str, Any] = {
-    "run": 6,
-    "rpc": 5,
-    "fan-out": 55,
-    "recursion": 8,
-    "sleep": "awake",
-    "detached": 5,
-    "rejected": "no luck",
-    "again": [2, 2],
-    "schedule": "* * * * *",
-}
-LONG_SCENES: dict[str, Any] = {"fan-out-of-hundred": 5050, "deep-recursion": 34}
-UNSETTLED = """
-select p.id from durable._promises p
-where p.tags ->> 'resonate:origin' = %s and p.state = 'pending' and p.target is null
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A process of an SDK."""
-
-    process: subprocess.Popen[str]
-    errors: IO[str]
-
-    def answers(self) -> list[Any]:
-        """What a client printed before it ended well."""
-        try:
-            told, _ = self.process.communicate(timeout=WAIT_S)
-        except subprocess.TimeoutExpired:
-            told = self.end()
-        assert self.process.returncode == 0, f"{told}\n{self.said()}"
-        return [json.loads(line) for line in told.splitlines()]
-
-    def said(self) -> str:
-        """Its log."""
-        self.errors.seek(0)
-        return self.errors.read()
-
-    def end(self) -> str:
-        """Kill it, unless it has ended; returns what it had printed."""
-        if self.process.returncode is not None:
-            return ""
-        self.process.kill()
-        return self.process.communicate()[0]
-
-
-class House:
-    """A database, the gateway before it, and processes of SDKs that talk to it."""
-
-    def __init__(self, url: str, conn: Connection, sdk: Callable[[str], Sdk], folder: Path) -> None:
-        self.conn = conn
-        self._url = url
-        self._sdk = sdk
-        self._folder = folder
-        self._programs: list[Program] = []
-        self._groups: set[str] = set()
-
-    def begin(self, language: str, group: str, role: str, *more: str) -> Program:
-        """Start a process; nothing that this one was told of the engine is in its environment."""
-        sdk = self._sdk(language)
-        pid = f"{language}-{len(self._programs)}"
-        errors = (self._folder / f"{pid}-{role}").open("w+", encoding="utf-8")
-        process = subprocess.Popen(
-            [*sdk.command, PROGRAMS / SDKS[language][2], sdk.folder, self._url, group, pid, role, *more],
-            env={
-                key: text for key, text in os.environ.items() if not key.startswith(("RESONATE_", "PYTHON"))
-            },
-            cwd=self._folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        self._programs.append(Program(process=process, errors=errors))
-        return self._programs[-1]
-
-    def worker(self, language: str) -> str:
-        """The group of the worker of this language, which is started when it is first asked for."""
-        if language not in self._groups:
-            self._groups.add(language)
-            self.begin(language, language, "worker")
-        return language
-
-    def until(self, text: str, *values: object) -> Any:
-        """The first row of a query as soon as it has one."""
-        late = time.monotonic() + WAIT_S
-        while (row := self.conn.execute(text.encode(), values).fetchone()) is None:
-            assert time.monotonic() < late, f"no row in {WAIT_S} s: {text}\n{self.said()}"
-            time.sleep(0.05)
-        return row[0]
-
-    def said(self) -> str:
-        """The logs of all processes."""
-        return "\n".join(f"{each.errors.name}:\n{each.said()}" for each in self._programs)
-
-    def end(self) -> None:
-        """Kill every process."""
-        for each in self._programs:
-            each.end()
-            each.errors.close()
-
-
-@pytest.fixture(scope="session")
-def sdk(request: pytest.FixtureRequest) -> Callable[[str], Sdk]:
-    """A function: the SDK of a language, installed. Without a Python that is new enough its tests are
-    skipped, and fail with --full."""
-    newest = request.config.getoption("--newest-sdks")
-    known: dict[str, Sdk] = {}
-
-    def get(language: str) -> Sdk:
-        if language not in known:
-            get_it, pinned, _ = SDKS[language]
-            try:
-                known[language] = get_it(NEWEST if newest and language in LANGUAGES else pinned)
-            except NoPython as reason:
-                (pytest.fail if request.config.getoption("--full") else pytest.skip)(str(reason))
-            except NoSdk as reason:
-                pytest.fail(str(reason), pytrace=False)
-        return known[language]
-
-    return get
+from tests.support.sdk_house import LANGUAGES, LONG_SCENES, OLDER, SCENES, UNSETTLED, House
+from tests.support.sdks import Sdk
 
 
 @pytest.fixture(scope="module")

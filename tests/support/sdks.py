@@ -27,6 +27,9 @@ TYPESCRIPT_SDK = "0.11.5"
 # they number calls with dots, and detach under origins of their own
 OLDER_PYTHON_SDK = "0.7.4"
 OLDER_TYPESCRIPT_SDK = "0.11.4"
+# what they need to reach a database without a gateway
+PYTHON_POSTGRES = "resonate-pg==0.8.0"
+TYPESCRIPT_POSTGRES = "pg@8"
 NEWEST = "newest"
 NEEDED = (3, 12)
 INSTALL_S = 600
@@ -50,8 +53,8 @@ class Sdk:
     folder: Path
 
 
-def python_sdk(version: str) -> Sdk:
-    """resonate-sdk in a virtual environment.
+def python_sdk(version: str, *more: str) -> Sdk:
+    """resonate-sdk in a virtual environment, with more packages.
 
     Raises:
         NoPython: nothing here can run it.
@@ -61,15 +64,21 @@ def python_sdk(version: str) -> Sdk:
 
     def build(folder: Path) -> None:
         _run("the environment", base, "-m", "venv", folder)
-        what = "resonate-sdk" if version == NEWEST else f"resonate-sdk=={version}"
-        _run(f"pip does not get {what}", folder / "bin" / "python", "-m", "pip", "install", "--quiet", what)
+        what = ("resonate-sdk" if version == NEWEST else f"resonate-sdk=={version}", *more)
+        pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet")
+        _run(f"pip does not get {' '.join(what)}", *pip, *what)
 
-    folder = _made(f"sdk-python-{version}", build)
+    folder = _made(f"sdk-python-{'with-' * bool(more)}{version}", build)
     return Sdk(command=(str(folder / "bin" / "python"),), folder=folder)
 
 
-def typescript_sdk(version: str) -> Sdk:
-    """@resonatehq/sdk in a folder of npm, and the Node that comes from PyPI.
+def python_sdk_with_postgres(version: str) -> Sdk:
+    """The same, for a database without a gateway."""
+    return python_sdk(version, PYTHON_POSTGRES)
+
+
+def typescript_sdk(version: str, *more: str) -> Sdk:
+    """@resonatehq/sdk in a folder of npm, with more packages, and the Node that comes from PyPI.
 
     Raises:
         NoSdk: npm does not get it.
@@ -77,11 +86,16 @@ def typescript_sdk(version: str) -> Sdk:
 
     def build(folder: Path) -> None:
         (folder / "package.json").write_text('{"type": "module", "private": true}', encoding="utf-8")
-        what = f"@resonatehq/sdk@{'latest' if version == NEWEST else version}"
+        what = (f"@resonatehq/sdk@{'latest' if version == NEWEST else version}", *more)
         options = ("--no-audit", "--no-fund", "--ignore-scripts")
-        _run(f"npm does not get {what}", NODE, NPM, "install", *options, what, folder=folder)
+        _run(f"npm does not get {' '.join(what)}", NODE, NPM, "install", *options, *what, folder=folder)
 
-    return Sdk(command=(str(NODE),), folder=_made(f"sdk-node-{version}", build))
+    return Sdk(command=(str(NODE),), folder=_made(f"sdk-node-{'with-' * bool(more)}{version}", build))
+
+
+def typescript_sdk_with_postgres(version: str) -> Sdk:
+    """The same, for a database without a gateway."""
+    return typescript_sdk(version, TYPESCRIPT_POSTGRES)
 
 
 def new_python() -> Path:

@@ -6,7 +6,8 @@
 //     program.mjs FOLDER URL GROUP PID await ID ...
 //     program.mjs FOLDER URL GROUP PID cancel ID
 //
-// FOLDER is where npm has put the SDK. It knows nothing of the engine. A scene is about functions of workers of a
+// FOLDER is where npm has put the SDK. It knows nothing of the engine. URL is that of a gateway, or of a database with
+// the functions of a Postgres server of Resonate. A scene is about functions of workers of a
 // group, whatever language they are written in; GROUP is that group, also for who only asks. Each answer is a line
 // of JSON.
 
@@ -15,8 +16,8 @@ import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 
 const [folder, url, group, pid, role, ...rest] = process.argv.slice(2);
-const found = createRequire(join(folder, "program.js")).resolve("@resonatehq/sdk");
-const { Resonate } = await import(pathToFileURL(found).href);
+const load = (name) => import(pathToFileURL(createRequire(join(folder, "program.js")).resolve(name)).href);
+const { Resonate } = await load("@resonatehq/sdk");
 
 const there = (ctx) => ctx.options({ target: group });
 
@@ -68,6 +69,20 @@ function* fail() {
   throw new Error("no luck");
 }
 
+// fails once; answers how often it was called
+let calls = 0;
+function flaky() {
+  calls += 1;
+  if (calls === 1) throw new Error("not yet");
+  return calls;
+}
+
+// takes a while
+async function work(_ctx, seconds) {
+  await new Promise((done) => setTimeout(done, seconds * 1000));
+  return "worked";
+}
+
 function late() {
   return "at last";
 }
@@ -79,7 +94,7 @@ async function play(resonate, scene, id) {
     case "rpc":
       return call("add", 2, 3);
     case "fan-out":
-      return call("sum_of", 10);
+      return call("sum_of", 20);
     case "recursion":
       return call("fib", 6);
     case "sleep":
@@ -90,6 +105,10 @@ async function play(resonate, scene, id) {
       return call("question");
     case "missing":
       return call("late");
+    case "retries":
+      return call("flaky");
+    case "work":
+      return call("work", 3);
     case "fan-out-of-hundred":
       return call("sum_of", 100);
     case "deep-recursion":
@@ -114,8 +133,16 @@ async function play(resonate, scene, id) {
 }
 
 const works = role === "worker" || role === "late-worker";
-const resonate = new Resonate({ url, pid, group: works ? group : `${group}-asks` });
-const all = { add, sum_of: sumOf, steps, fib, nap, leave, question, fail };
+const own = works ? group : `${group}-asks`;
+const options = { pid, group: own };
+if (url.startsWith("postgresql:")) {
+  const { PostgresNetwork } = await load("@resonatehq/sdk/postgres");
+  options.network = new PostgresNetwork({ connectionString: url, ...options });
+} else {
+  options.url = url;
+}
+const resonate = new Resonate(options);
+const all = { add, sum_of: sumOf, steps, fib, nap, leave, question, fail, flaky, work };
 for (const [name, func] of Object.entries(role === "late-worker" ? { late } : all)) resonate.register(name, func);
 // until its input ends: it does not outlive the tests
 if (works) process.stdin.on("end", () => process.exit(0)).resume();

@@ -6,9 +6,10 @@
     program.py FOLDER URL GROUP PID await ID ...
     program.py FOLDER URL GROUP PID cancel ID
 
-It runs in the SDK's own environment and knows nothing of the engine. A scene is about functions of workers
-of a group, whatever language they are written in; GROUP is that group, also for who only asks. Each answer is
-a line of JSON.
+It runs in the SDK's own environment and knows nothing of the engine. URL is that of a gateway, or of a
+database with the functions of a Postgres server of Resonate. A scene is about functions of workers of a
+group, whatever language they are written in; GROUP is that group, also for who only asks. Each answer is a
+line of JSON.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from typing import Any
 
 from resonate.context import Context
 from resonate.resonate import Resonate
-from resonate.retry import Never
+from resonate.retry import Constant, Never
 from resonate.types import Value
 
 FOLDER, URL, GROUP, PID, ROLE, *REST = sys.argv[1:]
+CALLS: list[int] = []
 
 
 def add(ctx: Context, a: int, b: int) -> int:
@@ -70,6 +72,20 @@ def fail(ctx: Context) -> None:
     raise ValueError("no luck")
 
 
+def flaky(ctx: Context) -> int:
+    """Fails once; answers how often it was called."""
+    CALLS.append(1)
+    if len(CALLS) == 1:
+        raise ValueError("not yet")
+    return len(CALLS)
+
+
+async def work(ctx: Context, seconds: float) -> str:
+    """Takes a while."""
+    await asyncio.sleep(seconds)
+    return "worked"
+
+
 def late(ctx: Context) -> str:
     return "at last"
 
@@ -78,12 +94,14 @@ async def play(resonate: Resonate, scene: str, id_: str) -> Any:
     there = resonate.options(target=GROUP, timeout=timedelta(minutes=5))
     calls = {
         "rpc": ("add", 2, 3),
-        "fan-out": ("sum_of", 10),
+        "fan-out": ("sum_of", 20),
         "recursion": ("fib", 6),
         "sleep": ("nap", 300),
         "long-sleep": ("nap", 5000),
         "human": ("question",),
         "missing": ("late",),
+        "retries": ("flaky",),
+        "work": ("work", 3),
         "fan-out-of-hundred": ("sum_of", 100),
         "deep-recursion": ("fib", 9),
     }
@@ -103,6 +121,9 @@ async def play(resonate: Resonate, scene: str, id_: str) -> Any:
         case "again":
             first = await there.rpc(id_, "add", 1, 1).result()
             return [first, await there.rpc(id_, "add", 5, 5).result()]
+        case "search":
+            tags = {"resonate:origin": id_.removesuffix(scene) + "fan-out"}
+            return len((await resonate.promises.search("resolved", tags, 100, None)).promises)
         case "schedule":
             await resonate.schedule(id_, "* * * * *", "add", 1, 2)
             found = await resonate.schedules.get(id_)
@@ -110,12 +131,23 @@ async def play(resonate: Resonate, scene: str, id_: str) -> Any:
             return found.cron
 
 
+def connected(group: str) -> Resonate:
+    """A client over HTTP, or over the database itself."""
+    if not URL.startswith("postgresql:"):
+        return Resonate(url=URL, group=group, pid=PID, retry_policy=Never())
+    from resonate_pg import PostgresConnection
+
+    network = PostgresConnection(URL, pid=PID, group=group)
+    return Resonate(network=network, group=group, pid=PID, retry_policy=Never())
+
+
 async def main() -> None:
     works = ROLE in ("worker", "late-worker")
-    resonate = Resonate(url=URL, group=GROUP if works else f"{GROUP}-asks", pid=PID, retry_policy=Never())
-    known = (late,) if ROLE == "late-worker" else (add, sum_of, steps, fib, nap, leave, question, fail)
+    resonate = connected(GROUP if works else f"{GROUP}-asks")
+    known = (late,) if ROLE == "late-worker" else (add, sum_of, steps, fib, nap, leave, question, fail, work)
     for function in known:
         resonate.register(function)
+    resonate.register(flaky, retry_policy=Constant(max_retries=3, delay=0))
     if works:
         # until its input ends: it does not outlive the tests
         await asyncio.to_thread(sys.stdin.read)
