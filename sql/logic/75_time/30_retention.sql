@@ -328,22 +328,30 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 comment on function durable._purge(bigint, jsonb, integer) is
   'One portion of a purge: runs first, then promises without a run, from a position on. Answers the next position; null after the last portion.';
 
+create or replace function durable._begin_purge(p_older_than interval, p_most integer, p_place_fits boolean)
+returns bigint language plpgsql volatile
+as $$
+begin
+  if p_older_than is null or p_older_than < interval '0' or p_most is null or p_most < 1 then
+    perform durable._fail_invalid('A purge has an age (older_than => ''30 days'') and removes one row or more.');
+  elsif not p_place_fits then
+    perform durable._fail_invalid('A purge continues where the one before it ended (after => its more), or starts again (null).');
+  end if;
+  perform durable._check_may_lock();
+  return greatest(durable._now_ms() - durable._ms(p_older_than), 0);
+end
+$$;
+comment on function durable._begin_purge(interval, integer, boolean) is
+  'Checks the arguments of a purge and answers the instant before which what it removes has ended. p_place_fits: after has the form of its more. WF003 above READ COMMITTED, WF004.';
+
 create or replace function durable.purge(older_than interval, max_runs integer default 1000, after jsonb default null)
 returns table (runs integer, promises integer, kept jsonb, more jsonb) language plpgsql volatile
 as $$
 declare
-  v_before bigint;
+  v_before bigint := durable._begin_purge($1, $2, coalesce(
+    $3 ->> 'run' ~ E'^\\d{1,18}$' or ($3 ->> 'created_at' ~ E'^\\d{1,16}$' and $3 ->> 'id' is not null), $3 is null));
   v_part record;
 begin
-  if $1 is null or $1 < interval '0' or $2 is null or $2 < 1 then
-    perform durable._fail_invalid('A purge has an age (older_than => ''30 days'') and removes one run or more.');
-  end if;
-  if not coalesce($3 ->> 'run' ~ E'^\\d{1,18}$' or ($3 ->> 'created_at' ~ E'^\\d{1,16}$' and $3 ->> 'id' is not null),
-                  $3 is null) then
-    perform durable._fail_invalid('A purge continues where the one before it ended (after => its more), or starts again (null).');
-  end if;
-  perform durable._check_may_lock();
-  v_before := greatest(durable._now_ms() - durable._ms($1), 0);
   runs := 0;
   promises := 0;
   kept := '{}';

@@ -293,18 +293,12 @@ create or replace function durable.calls_purge(older_than interval, max_rows int
 returns table (removed integer, more jsonb) language plpgsql volatile
 as $$
 declare
-  v_before bigint;
+  v_before bigint := durable._begin_purge($1, $2, coalesce(
+    $3 ->> 'after' ~ case when $3 ->> 'stage' in ('scopes', 'steps', 'snapshots') then ''
+                          when $3 ->> 'stage' in ('attempts', 'keys', 'claims') then '^([0-9a-f]{64})?$'
+                          when $3 ->> 'stage' = 'pins' then E'^\\d{0,18}$' end, $3 is null));
   v_part record;
 begin
-  if $1 is null or $1 < interval '0' or $2 is null or $2 < 1 then
-    perform durable._fail_invalid('A purge has an age (older_than => ''30 days'') and removes one row or more.');
-  elsif not coalesce($3 ->> 'after' ~ case when $3 ->> 'stage' in ('scopes', 'steps', 'snapshots') then ''
-                                           when $3 ->> 'stage' in ('attempts', 'keys', 'claims') then '^([0-9a-f]{64})?$'
-                                           when $3 ->> 'stage' = 'pins' then E'^\\d{0,18}$' end, $3 is null) then
-    perform durable._fail_invalid('A purge continues where the one before it ended (after => its more), or starts again (null).');
-  end if;
-  perform durable._check_may_lock();
-  v_before := greatest(durable._now_ms() - durable._ms($1), 0);
   removed := 0;
   more := $3;
   loop
