@@ -35,7 +35,7 @@ from tests.support.tree import ROOT, files
 
 _FENCE = re.compile(r"^```(\w+)(?: (.*?))?\n(.*?)^```$", re.M | re.S)
 _FRONT = re.compile(r"\A---\n(.*?)^---\n", re.M | re.S)
-LANGUAGES = {"python", "sql", "console", "text", "sh", "ini"}
+LANGUAGES = {"python", "sql", "console", "text", "sh", "ini", "js"}
 
 
 @dataclass(frozen=True, kw_only=True)
