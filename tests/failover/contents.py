@@ -36,9 +36,10 @@ def contents(dsn: str, *, rights: bool = True) -> dict[str, str]:
     Args:
         rights: also who may do what, which a restore as another role does not bring.
     """
-    # the default of a column's statistics target is null from version 17 on
+    # the default of a column's statistics target is null from version 17 on; a view that was restored gives
+    # names to columns in the later parts of a union
     found = {
-        f"catalogue: {name}": text.replace(" | -1 | ", " | ")
+        f"catalogue: {name}": text.replace(" | -1 | ", " | ").replace("'::text AS text", "'::text")
         for name, text in snapshot(dsn).items()
         # from version 18 on these are constraints with a name; the column says the same
         if not text.startswith("NOT NULL ")

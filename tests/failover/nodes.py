@@ -111,13 +111,25 @@ class Node:
         options = ("-D", str(other.data), "-h", host, "-p", port, "-U", "postgres")
         other.run("pg_basebackup", *options, "-X", "stream", "-c", "fast", "--no-sync")
 
-    def follow(self, primary: Node, *, through: tuple[str, str] | None = None) -> None:
+    def rewind(self, primary: Node) -> None:
+        """Make the data of a primary that was killed those of a standby of its successor, by pg_rewind."""
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+        with (self.data / "postgresql.conf").open("a") as conf:
+            # its recovery must not recycle the log that pg_rewind reads afterwards
+            conf.write("wal_keep_size = '1GB'\n")
+        host, port = primary.place
+        source = f"host={host} port={port} user=postgres dbname=postgres"
+        self.run("pg_rewind", "-D", str(self.data), f"--source-server={source}", "--no-sync")
+
+    def follow(self, primary: Node, *, through: tuple[str, str] | None = None, anew: bool = True) -> None:
         """Become the standby of another node, and wait until it streams.
 
         Args:
             through: host and port of the way to it.
+            anew: with a copy of its data; otherwise with data that were rewound.
         """
-        primary.copy_to(self)
+        if anew:
+            primary.copy_to(self)
         (self.data / "standby.signal").touch()
         if self.account is not None:
             os.chown(self.data / "standby.signal", self.account.uid, self.account.gid)
