@@ -24,7 +24,8 @@ from pyengine.client.client import Client, Run
 from pyengine.definitions.definition import OnInterrupt
 from pyengine.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.definitions.retry import Duration, Retry
-from pyengine.errors import EngineError, InvalidRequest
+from pyengine.development import DevelopmentChecks, check_finished, observing
+from pyengine.errors import EngineError, InvalidRequest, RunFailed
 from pyengine.foreground import runner, serve
 from pyengine.worker.worker import Worker
 
@@ -187,10 +188,12 @@ class App(AppCalls):
     def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a workflow here and now and return its result: for development, scripts and tests.
 
-        Installs the schema, runs a worker in this process until the run has ended, and stops it.
+        Installs the schema, runs a worker in this process until the run has ended, and stops it. Then the
+        journal is replayed once, as another worker would do after a crash.
 
         Raises:
             RunFailed: the workflow failed; its error is the cause.
+            NondeterminismError: the replay went another way than the run.
             InvalidRequest: called inside an event loop, where `await app.start(...)` belongs.
         """
         _refuse_loop("app.run")
@@ -198,12 +201,31 @@ class App(AppCalls):
             raise InvalidRequest(f"workflow {workflow.name!r} belongs to another App")
 
         async def main() -> R:
-            async with self._place(install=True) as place, self._serving(place, {}) as worker:
-                run: Run[R] = await place.client.begin(workflow, args, kwargs)
-                return await _ended(run, worker)
+            async with self._place(install=True) as place:
+                return await self._run(place, workflow, args, kwargs)
 
         with runner() as loop:
             return loop.run(main())
+
+    async def _run(
+        self, place: AppRuntime, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> R:
+        """Run a workflow, and replay it."""
+        left: list[str] = []
+        async with contextlib.AsyncExitStack() as block:
+            options = {"make_runs": observing(left.append)}
+            worker = await block.enter_async_context(self._serving(place, options))
+            run: Run[R] = await place.client.begin(workflow, args, kwargs)
+            try:
+                result = await _ended(run, worker)
+            except RunFailed as error:
+                await block.aclose()
+                if (found := await check_finished(place.database, self.registry, run.id, left)) is not None:
+                    error.add_note(str(found))
+                raise
+        if (found := await check_finished(place.database, self.registry, run.id, left)) is not None:
+            raise found
+        return result
 
     def serve(self, *, wait: bool = True, **options: Any) -> None:
         """Run a worker until SIGINT or SIGTERM; takes the options of `worker`.
@@ -235,6 +257,7 @@ class App(AppCalls):
         step_concurrency: int = 1000,
         threads: int = 16,
         adapters: Sequence[str] | Programs = (),
+        dev: bool = False,
     ) -> AsyncIterator[Worker]:
         """Run a worker for the length of an `async with` block.
 
@@ -244,20 +267,26 @@ class App(AppCalls):
             step_concurrency: async steps at a time.
             threads: sync steps at a time.
             adapters: adapters to serve too: `name`, a program on the PATH, or `name=/path/to/program`.
+            dev: replay each run whenever it suspends or ends, and log what a replay cannot repeat; slow.
 
         Raises:
             Unavailable: the database cannot be reached.
             SchemaMismatch: its schema does not fit.
         """
         programs = adapters if isinstance(adapters, Programs) else Programs(adapters=adapters)
-        options = {
+        options: dict[str, Any] = {
             "queues": queues,
             "concurrency": concurrency,
             "step_concurrency": step_concurrency,
             "threads": threads,
         }
-        async with self._place() as place, self._serving(place, options, programs) as worker:
-            yield worker
+        async with contextlib.AsyncExitStack() as block:
+            place = await block.enter_async_context(self._place())
+            if dev:
+                checks = DevelopmentChecks(place.database, self.registry)
+                await block.enter_async_context(checks)
+                options["make_runs"] = observing(checks.left, warm=False)
+            yield await block.enter_async_context(self._serving(place, options, programs))
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

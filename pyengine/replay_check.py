@@ -16,14 +16,15 @@ from dataclasses import dataclass
 
 from pyengine.compatibility import Divergence, Finding, Journal, Verdict, check_journal
 from pyengine.database.connection import Database, mapped
+from pyengine.database.pool import ConnectionPool
 from pyengine.database.sessions import DRIVER_ERRORS
-from pyengine.database.statements.procedures import JOURNAL_LIST, JOURNALS
+from pyengine.database.statements.procedures import JOURNAL_LIST, JOURNALS, JOURNALS_OF
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.registry import Registry
 from pyengine.errors import InvalidRequest, NotFound
 from pyengine.values.codec import Codec
 
-__all__ = ["Break", "Report", "replay_check"]
+__all__ = ["Break", "Report", "check_generations", "replay_check"]
 
 _PAGE_EVENTS = 5000
 _PAGE_RUNS = 200
@@ -125,6 +126,23 @@ async def replay_check(
         with contextlib.suppress(*DRIVER_ERRORS):
             await conn.close(timeout=2)
     return Report(runs=tuple(sorted(found, key=lambda one: (one.workflow, one.version, one.execution))))
+
+
+async def check_generations(pool: ConnectionPool, registry: Registry, id: str) -> list[Finding]:
+    """Replay the journals of one run, in the order of its generations.
+
+    Args:
+        pool: connections to the database of the run.
+        registry: the code.
+        id: run id.
+
+    Raises:
+        NotFound: there is no such run.
+        Unavailable: the database cannot be reached.
+    """
+    codec = Codec(registry.errors)
+    journals = [Journal(**row) for row in await pool.rows(JOURNALS_OF, id)]
+    return [check_journal(one, _code(registry, one), codec) for one in journals]
 
 
 def _sample(executions: list[int], events: list[int], sample: int | None) -> list[tuple[int, int]]:

@@ -52,6 +52,9 @@ def worker(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End at once, with 4, if the database cannot be reached.")
     ] = False,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="Replay runs when they suspend or end, to find what cannot be.")
+    ] = False,
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM; then it releases its leases, if the database is available.
 
@@ -87,6 +90,7 @@ def worker(
             threads=threads,
             adapters=serving.programs(adapter or []),
             wait=not no_wait,
+            dev=dev,
         )
     at.out.remark("worker stopped")
 

@@ -24,6 +24,8 @@ SAME_AS_JOURNAL = "what the journal expects"
 _HAZARDS_MAX = 3
 _CHANGED = "the code was changed after the run began: a second replay did the same"
 _READS = "the code was changed after the run began, or reads what has changed"
+_REMEMBERS = "the code reads what has changed since it ran, such as a global or a closure"
+_PASS = "pass it as an argument, or read it in a step"
 _TAKE = "take time, random numbers and ids from ctx.now, ctx.random and ctx.uuid4, and the rest from steps"
 _DEPLOY = "deploy the code that began the run, or give the change a new version"
 
@@ -95,17 +97,20 @@ def explain(end: Halt, workflow: WorkflowDef, replay_again: Callable[[], End | N
     return Halt(problem=found.problem(hint_of(workflow, repeats=again is None)))
 
 
-def hint_of(workflow: WorkflowDef, *, repeats: bool) -> str:
+def hint_of(workflow: WorkflowDef, *, repeats: bool, same_code: bool = False) -> str:
     """Return the cause and the next thing to try, with the lines of the code that a replay cannot repeat.
 
     Args:
         workflow: the code.
         repeats: whether two replays agreed.
+        same_code: whether it is known that this very code began the run.
     """
     hazards = hazards_of(workflow.fn)[:_HAZARDS_MAX]
     lines = "; ".join(f"{one.file}:{one.line} {one.action}: use {one.instead}" for one in hazards)
     if not repeats:
         return lines or _TAKE
+    if same_code:
+        return f"{_REMEMBERS}: {lines or _PASS}"
     return f"{_READS}: {lines}; {_DEPLOY}" if lines else f"{_CHANGED}; {_DEPLOY}"
 
 

@@ -84,6 +84,7 @@ class Worker:
         step_concurrency: async steps at a time.
         threads: sync steps at a time.
         listener: shared with the clients of this process.
+        make_runs: makes its run manager, from the arguments of `RunManager`; for checks of development.
 
     Attributes:
         id: its id, fresh at each start.
@@ -105,6 +106,7 @@ class Worker:
         step_concurrency: int = 1000,
         threads: int = 16,
         listener: Listener | None = None,
+        make_runs: Callable[..., RunManager] = RunManager,
     ) -> None:
         if queues is None:
             queues = registry.queues()
@@ -120,6 +122,7 @@ class Worker:
         self._concurrency = concurrency
         self._step_concurrency = step_concurrency
         self._threads = threads
+        self._make_runs = make_runs
         self._tasks: list[asyncio.Task[None]] = []
         self._ticked_s = time.monotonic()
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -186,7 +189,8 @@ class Worker:
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
         codec = Codec(self._registry.errors, **limits)
         randomness = random.SystemRandom()
-        runs = RunManager(self._registry, codec, clock.now_ms, randomness, max_warm=settings["max_warm"])
+        max_warm = settings["max_warm"]
+        runs = self._make_runs(self._registry, codec, clock.now_ms, randomness, max_warm=max_warm)
         dispatcher = Dispatcher(runs, wake.set)
         post, leased = dispatcher.post, runs.leased
         slots = Capacity(self._concurrency or settings["max_in_flight"], leased, wake.set)

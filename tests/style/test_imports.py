@@ -27,13 +27,16 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("client", "worker"),
     ("calls",),
     ("embedded", "admin", "gateway"),
-    ("compatibility", "replay_check", "sync", "app_runtime", "foreground", "app_calls", "app"),
+    (
+        *("compatibility", "replay_check", "development", "sync", "app_runtime", "foreground", "app_calls"),
+        "app",
+    ),
     ("demo",),
     ("cli", "__main__"),
 )
 CHAINS = {
-    *("compatibility", "replay_check", "sync", "app_runtime", "foreground", "app_calls", "app", "cli"),
-    "__main__",
+    *("compatibility", "replay_check", "development", "sync", "app_runtime", "foreground", "app_calls"),
+    *("app", "cli", "__main__"),
 }
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import warnings
 from typing import Any
 
-from pyengine import App, DeterminismWarning, ctx
+import pytest
+
+from pyengine import App, DeterminismWarning, NondeterminismError, RunFailed, Workflow, ctx
 from pyengine.database.connection import Database
 from pyengine.replay_check import replay_check
+from pyengine.worker.run_manager import RunManager
 from tests.worker.test_replay_check import until
 
 
@@ -59,3 +64,154 @@ def test_a_clock_as_an_argument_and_another_worker(dsn: str) -> None:
     assert "calls datetime.now(): use ctx.now()" in hint and __file__ in hint
     (found,) = asyncio.run(replay_check(Database(dsn), app.registry)).breaks()
     assert found.first.again is not None and found.first.again.startswith("step save (input ")
+
+
+numbers = itertools.count(1)
+
+
+def counting(dsn: str) -> App:
+    """Return an app whose code counts its own executions, in several places."""
+    app = App(dsn)
+
+    @app.step
+    async def save(n: int) -> int:
+        return n
+
+    @app.workflow
+    async def argument() -> int:
+        return await save(next(numbers))  # durable: ok
+
+    @app.workflow
+    async def result() -> int:
+        print("result ran")
+        await save(1)
+        return next(numbers)  # durable: ok
+
+    @app.workflow
+    async def failure() -> int:
+        raise ValueError(f"execution {next(numbers)}")  # durable: ok
+
+    @app.workflow
+    async def parent() -> int:
+        return await argument() - 1
+
+    @app.workflow
+    async def waits() -> int:
+        first = await save(next(numbers))  # durable: ok
+        await ctx.promise(str, name="go")
+        return first
+
+    @app.workflow
+    async def generations(n: int = 0) -> int:
+        await save(n)
+        if n < 2:
+            ctx.continue_as_new(n + 1)
+        return n
+
+    return app
+
+
+def flow(app: App, name: str) -> Workflow[..., Any]:
+    """Return a workflow of an app by its name."""
+    return Workflow(app.registry.workflow(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("argument", "child 0: the code is not deterministic: two replays of the same journal gave step"),
+        ("parent", ".0, child 0: the code is not deterministic: two replays of the same journal gave step"),
+        ("result", ": the code is not deterministic: two replays of the same journal gave the workflow"),
+    ],
+)
+def test_app_run_replays_what_it_ran(
+    dsn: str, name: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`app.run` raises at home what would halt the run after a crash, in the run or in a child of it; nothing
+    is printed twice.
+    """
+    app = counting(dsn)
+    with pytest.raises(NondeterminismError) as caught:
+        app.run(flow(app, name))
+    error = caught.value
+    assert says in error.message and error.got != error.again
+    assert capsys.readouterr().out == ("result ran\n" if name == "result" else "")
+
+
+def test_a_run_that_fails_keeps_its_error(dsn: str) -> None:
+    """The error of the workflow is raised; that a replay fails otherwise is a note of it."""
+    app = counting(dsn)
+    with pytest.raises(RunFailed) as caught:
+        app.run(flow(app, "failure"))
+    [note] = caught.value.__notes__
+    assert "two replays of the same journal gave the workflow failed: ValueError: execution" in note
+
+
+def test_what_can_be_repeated_is_returned(dsn: str) -> None:
+    """Every generation of a run is replayed, and nothing is found; the journal is as it was."""
+    app = counting(dsn)
+    assert app.run(flow(app, "generations")) == 2
+
+
+def test_a_global_that_the_run_itself_changed(dsn: str) -> None:
+    """Two replays agree, since the global changed once: the sentence does not speak of a deployment."""
+    app = App(dsn)
+    cache: list[int] = []
+
+    @app.step
+    async def load() -> int:
+        return 7
+
+    @app.workflow
+    async def cached() -> int:
+        if not cache:
+            cache.append(await load())
+        return cache[0]
+
+    with pytest.raises(NondeterminismError) as caught:
+        app.run(cached)
+    error = caught.value
+    assert error.again is None and "the code made no more calls: the workflow ended" in error.message
+    assert error.hint == (
+        "the code reads what has changed since it ran, such as a global or a closure: pass it as an "
+        "argument, or read it in a step"
+    )
+
+
+def test_a_development_worker_replays_at_every_suspend(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The difference is logged when the run suspends, once; with no coroutine kept, the run halts later."""
+    app = counting(dsn)
+
+    async def main() -> str:
+        async with app.client() as client, app.worker(dev=True):
+            run = await client.start("waits", id="r")
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+            assert (await run.get()).state == "waiting"
+            await client.promises.resolve("r.1", "x")
+            await until(run, "halted")
+            other = await client.start("result", id="s")
+            await other.result(timeout=20)
+            return str((await run.get()).problem)
+
+    caplog.set_level(logging.ERROR, "pyengine.app")
+    assert "the code is not deterministic" in asyncio.run(main())
+    first, last = (one for one in caplog.records if one.name == "pyengine.app")
+    assert "run r, child 0: the code is not deterministic" in first.getMessage()
+    assert "run s: the code is not deterministic" in last.getMessage()
+
+
+def test_a_worker_reports_nothing_unless_asked(dsn: str) -> None:
+    """The replays are for development: a plain worker observes nothing, and keeps coroutines."""
+    app = counting(dsn)
+
+    async def main() -> int:
+        async with app.client() as client, app.worker() as worker:
+            run = await client.start("waits", id="r")
+            await until(run, "waiting")
+            await client.promises.resolve("r.1", "x")
+            result: int = await run.result(timeout=20)
+            assert type(worker.parts.runs) is RunManager
+            return result
+
+    assert asyncio.run(main()) > 0

@@ -27,6 +27,7 @@ __all__ = [
     "IN_RECOVERY",
     "JOURNAL",
     "JOURNALS",
+    "JOURNALS_OF",
     "JOURNAL_LIST",
     "LEAVE_MARK",
     "LISTEN",
@@ -338,6 +339,14 @@ JOURNALS = Procedure(
     sql=(
         "select execution, id, workflow, version, param, started_at, queue, first_child, state, outcome, "
         "waiting_on, rows from durable.journals_v1($1)"
+    ),
+)
+
+JOURNALS_OF = Procedure(
+    signature="(id) -> as JOURNALS, one row for each generation of a run",
+    sql=(
+        "select execution, id, workflow, version, param, started_at, queue, first_child, state, outcome, "
+        "waiting_on, rows from durable.journals_v1(array(select g.execution from durable.generations($1) g))"
     ),
 )
 
