@@ -45,6 +45,15 @@ class Listening:
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Its port; 0 takes a free one.")] = (
         8001
     )
+    legacy_port: Annotated[
+        int | None,
+        typer.Option(
+            "--legacy-port",
+            min=0,
+            max=65535,
+            help="Port for streams of clients of the older API, which expect 8002.",
+        ),
+    ] = None
     public_url: Annotated[
         str | None,
         typer.Option("--public-url", metavar="URL", help="Where receivers of messages reach this gateway."),

@@ -12,6 +12,8 @@ and the HTTP status is that of the answer.
 The way of one message: a member opens a stream (poll.py), which the gateway remembers (members.py). A hint of
 the database wakes offers.py and unblocks.py, which ask for what is due to members with open streams only, so
 that several gateways can share a database. Each message becomes one frame (frames.py).
+
+Clients of the older API have their own endpoints (legacy.py) and streams; dialects.py says what differs.
 """
 
 from __future__ import annotations

@@ -22,11 +22,14 @@ from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
 from pyengine.gateway.backend import Backend
 from pyengine.gateway.config import GatewayConfig
+from pyengine.gateway.dialects import OLDER, Dialect, current
 from pyengine.gateway.housekeeping import Housekeeping
+from pyengine.gateway.legacy import Legacy
 from pyengine.gateway.members import Members
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.offers import Offers
 from pyengine.gateway.poll import Poll
+from pyengine.gateway.polling import Poller
 from pyengine.gateway.probes import Probes
 from pyengine.gateway.rpc import Rpc
 from pyengine.gateway.tokens import Verifier
@@ -34,7 +37,7 @@ from pyengine.gateway.unblocks import Unblocks
 
 __all__ = ["Parts", "create_app"]
 
-_MESSAGE_CONNECTIONS = 3
+_MESSAGE_CONNECTIONS = 4
 
 
 class Parts:
@@ -51,6 +54,10 @@ class Parts:
         verifier: the check of tokens, or None if none are needed.
         rpc: the endpoint of the protocol.
         poll: the endpoint of streams.
+        legacy: the endpoints of the older API.
+        legacy_members: the open streams of its clients.
+        legacy_poll: the endpoint of these streams.
+        legacy_port: the port on which the older API has its streams, or None.
         failure: what made the gateway useless, or None.
         failed: called when that has happened.
     """
@@ -64,7 +71,10 @@ class Parts:
         self.backend = Backend(database, connections=config.connections, max_waiting=config.max_waiting)
         self.members = Members(config.max_streams)
         self.metrics = Metrics()
-        self.metrics.gauge("streams", "Open streams of members.", lambda: len(self.members))
+        self.legacy_members = Members(config.max_streams)
+        self.metrics.gauge(
+            "streams", "Open streams of members.", lambda: len(self.members) + len(self.legacy_members)
+        )
         self.verifier = None
         if config.auth_key is not None:
             self.verifier = Verifier(
@@ -72,6 +82,9 @@ class Parts:
             )
         self.rpc = Rpc(config, self.backend, self.members, self.metrics, self.verifier)
         self.poll = Poll(config, self.members, self.verifier)
+        self.legacy = Legacy(config, self.backend, self.legacy_members, self.metrics, self.verifier)
+        self.legacy_poll = Poll(config, self.legacy_members, self.verifier)
+        self.legacy_port: int | None = None
         self.failure: Exception | None = None
         self.failed: Callable[[], None] = lambda: None
 
@@ -100,23 +113,30 @@ class Parts:
             self.failed()
 
     async def _work_with(self, link: ConnectionPool) -> None:
-        listener, config = self.backend.listener, self.config
-        offers = Offers(
-            link,
-            self.members,
-            self.metrics,
-            server_url=config.public_url,
-            max_unacquired=config.max_unacquired,
-        )
-        unblocks = Unblocks(link, self.members, self.metrics)
-        self.rpc.housekeeping = Housekeeping(link, listener)
-        listener.subscribe("durable_ready", offers.poller.wake)
-        listener.subscribe("durable_settled", unblocks.poller.wake)
-        self.members.joined += [offers.poller.wake, unblocks.poller.wake]
+        self.rpc.housekeeping = self.legacy.housekeeping = Housekeeping(link, self.backend.listener)
         async with asyncio.TaskGroup() as group:
-            group.create_task(offers.poller.run())
-            group.create_task(unblocks.poller.run())
+            for members, dialect in (
+                (self.members, current(self.config.public_url)),
+                (self.legacy_members, OLDER),
+            ):
+                for poller in self._messages(link, members, dialect):
+                    group.create_task(poller.run())
             group.create_task(self.rpc.housekeeping.run())
+
+    def _messages(self, link: ConnectionPool, members: Members, dialect: Dialect) -> tuple[Poller, Poller]:
+        """Return what asks for messages to these members."""
+        listener, most = self.backend.listener, self.config.max_unacquired
+        offers = Offers(link, members, self.metrics, dialect=dialect, max_unacquired=most).poller
+        unblocks = Unblocks(link, members, self.metrics, dialect=dialect).poller
+        listener.subscribe("durable_ready", offers.wake)
+        listener.subscribe("durable_settled", unblocks.wake)
+        members.joined += [offers.wake, unblocks.wake]
+        return offers, unblocks
+
+    async def open_stream(self, request: Request) -> Response:
+        """Open the stream of a path without a prefix: of the older API on the port that it has for them."""
+        _, port = request.scope["server"]
+        return await (self.legacy_poll if port == self.legacy_port else self.poll).open(request)
 
 
 def create_app(config: GatewayConfig) -> Starlette:
@@ -155,7 +175,8 @@ def routes(parts: Parts) -> list[BaseRoute]:
         Route("/health", probes.health, methods=["GET"]),
         Route("/ready", probes.ready, methods=["GET"]),
         Route("/metrics", probes.metrics, methods=["GET"]),
-        Route("/{group}/{pid}", parts.poll.open, methods=["GET"]),
+        *parts.legacy.routes(),
+        Route("/{group}/{pid}", parts.open_stream, methods=["GET"]),
     ]
 
 

@@ -35,6 +35,19 @@ _CONFLICTS = frozenset({"40P01", "40001", "55P03"})
 # a text, a number or a nesting that jsonb cannot represent
 _TOO_MUCH = frozenset({"54000", "54001", "54011"})
 _CANCELLED = "57014"
+# refusals of functions that answer no envelope, as durable.error_codes() has them
+_STATUSES = {
+    "WF001": 404,
+    "WF002": 409,
+    "WF003": 409,
+    "WF004": 400,
+    "WF005": 422,
+    "WF008": 400,
+    "WF009": 409,
+    "WF010": 422,
+    "WF011": 403,
+    "WF012": 422,
+}
 _TRIES = 3
 _RETRY_AFTER_S = 1
 _WAIT_S = 8.0
@@ -172,6 +185,8 @@ def _unavailable(reason: str) -> Refused:
 def _refused(error: EngineError) -> Refused:
     """Return the refusal for an error of a statement, which names no place and no secret."""
     code = _sqlstate(error)
+    if code in _STATUSES:
+        return Refused(_STATUSES[code], ": ".join(filter(None, (error.message, error.detail))))
     if isinstance(error, InvalidRequest) or code in _TOO_MUCH:
         reason = getattr(error.__cause__, "message", None) or "it cannot be read"
         return Refused(400, f"the database does not take this request: {reason}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["COMMENT", "CONNECTED", "execute_frame", "unblock_frame"]
+__all__ = ["COMMENT", "CONNECTED", "execute_frame", "notify_frame", "older_frame", "unblock_frame"]
 
 CONNECTED = b": connected\n\n"
 COMMENT = b": \n\n"
@@ -34,9 +34,29 @@ def unblock_frame(promise: str) -> bytes:
     Args:
         promise: the promise as JSON text.
     """
-    if not promise.isascii():
-        promise = json.dumps(json.loads(promise))
-    return _frame(f'{{"kind": "unblock", "head": {{}}, "data": {{"promise": {promise}}}}}')
+    return _frame(f'{{"kind": "unblock", "head": {{}}, "data": {{"promise": {_ascii(promise)}}}}}')
+
+
+def older_frame(message: str) -> bytes:
+    """Return the frame of a message of the older API.
+
+    Args:
+        message: the message as JSON text.
+    """
+    return _frame(_ascii(message))
+
+
+def notify_frame(promise: str) -> bytes:
+    """Return the frame that reports a completed promise in the older API.
+
+    Args:
+        promise: the promise as JSON text.
+    """
+    return _frame(f'{{"type": "notify", "promise": {_ascii(promise)}}}')
+
+
+def _ascii(text: str) -> str:
+    return text if text.isascii() else json.dumps(json.loads(text))
 
 
 def _frame(message: str) -> bytes:

@@ -64,9 +64,11 @@ class GatewayServer:
         _allow_files()
         # it reports each start, and each line that is no HTTP
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
-        bound = _bind(self._config.host, self._config.port)
-        host, port = bound.getsockname()[:2]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        sockets = [_bind(self._config.host, self._config.port, "--port")]
+        self.url = _url(sockets[0])
+        if self._config.legacy_port is not None:
+            sockets.append(_bind(self._config.host, self._config.legacy_port, "--legacy-port"))
+            self.parts.legacy_port = sockets[1].getsockname()[1]
         options = uvicorn.Config(
             self._app,
             http=_Connection,
@@ -80,7 +82,7 @@ class GatewayServer:
         )
         self._server = server = _Server(options, self.parts)
         self.parts.failed = lambda: setattr(server, "should_exit", True)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
+        self._serving = asyncio.create_task(self._server.serve(sockets=sockets))
         while not self._server.started and not self._serving.done():
             await asyncio.sleep(0.005)
         if self._serving.done():
@@ -117,6 +119,7 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         self._parts.members.close()
+        self._parts.legacy_members.close()
         await super().shutdown(sockets)
 
 
@@ -196,7 +199,12 @@ def _keep_alive(sock: socket.socket) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _url(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _bind(host: str, port: int, option: str) -> socket.socket:
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
@@ -204,5 +212,5 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidRequest(
-            f"cannot listen on {host}, port {port}: {reason}", hint="another one: --port, or 0 for any"
+            f"cannot listen on {host}, port {port}: {reason}", hint=f"another one: {option}, or 0 for any"
         ) from None

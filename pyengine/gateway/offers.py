@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.gateway import OFFERS
-from pyengine.gateway.frames import execute_frame
+from pyengine.gateway.dialects import Dialect
 from pyengine.gateway.members import Members, Message, Stream
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.polling import Poller
@@ -31,7 +31,7 @@ class Offers:
         link: connections for messages.
         members: the open streams.
         metrics: counts what is sent.
-        server_url: where receivers reach this gateway, or None.
+        dialect: how messages are read and written.
         max_unacquired: tasks that a member may have without having acquired them.
     """
 
@@ -41,13 +41,13 @@ class Offers:
         members: Members,
         metrics: Metrics,
         *,
-        server_url: str | None,
+        dialect: Dialect,
         max_unacquired: int,
     ) -> None:
         self._link = link
         self._members = members
         self._metrics = metrics
-        self._server_url = server_url
+        self._dialect = dialect
         self._max_unacquired = max_unacquired
         self.poller = Poller(self._poll, "offers", _LONGEST_S)
 
@@ -63,18 +63,20 @@ class Offers:
             return False
         # the first ones get the odd tasks
         random.shuffle(asked)
-        rows = await self._link.rows(OFFERS, [address for address, _ in asked], [room for _, room in asked])
+        rows = await self._link.rows(
+            self._dialect.offers, [address for address, _ in asked], [room for _, room in asked]
+        )
         now_s = loop.time()
         for row in rows:
             stream, _ = rooms[row["address"]]
-            self._send(stream, row["id"], row["version"], now_s + row["retry_ms"] / 1000)
+            self._send(stream, row, now_s + row["retry_ms"] / 1000)
         return bool(rows)
 
     def _room(self, stream: Stream, now_s: float) -> int:
         return self._max_unacquired - stream.unacquired(now_s)
 
-    def _send(self, stream: Stream, id: str, version: int, again_s: float) -> None:
+    def _send(self, stream: Stream, row: Any, again_s: float) -> None:
         # a second more, because the database's next offer comes by a poll
-        if stream.offer((id, version), again_s + _LONGEST_S + 1):
-            stream.send(Message(execute_frame(id, version, self._server_url)))
+        if stream.offer((row["id"], row["version"]), again_s + _LONGEST_S + 1):
+            stream.send(Message(self._dialect.execute(row)))
             self._metrics.messages.labels("execute").inc()

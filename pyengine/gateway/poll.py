@@ -10,6 +10,7 @@ has it: the empty write behind it returns only then (http_server.py).
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import random
 
@@ -71,9 +72,19 @@ class Poll:
 
 
 def bearer(request: Request) -> str | None:
-    """Return the token of a request's header, or None."""
+    """Return the token of a request's header, or None.
+
+    Clients of the older API know Basic authorization only: there the token is the password.
+    """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None
+    if scheme.lower() == "basic":
+        try:
+            token = base64.b64decode(token.strip(), validate=True).decode().partition(":")[2]
+        except ValueError:
+            return None
+    elif scheme.lower() != "bearer":
+        return None
+    return token.strip() or None
 
 
 class _StreamResponse(Response):

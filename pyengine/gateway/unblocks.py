@@ -13,8 +13,8 @@ import logging
 import random
 
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.gateway import ACKNOWLEDGE, UNBLOCKS
-from pyengine.gateway.frames import unblock_frame
+from pyengine.database.statements.gateway import ACKNOWLEDGE
+from pyengine.gateway.dialects import Dialect
 from pyengine.gateway.members import Member, Members, Message, Stream
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.polling import Poller
@@ -35,9 +35,11 @@ class Unblocks:
         link: connections for messages.
         members: the open streams.
         metrics: counts what is sent.
+        dialect: how messages are read and written.
     """
 
-    def __init__(self, link: ConnectionPool, members: Members, metrics: Metrics) -> None:
+    def __init__(self, link: ConnectionPool, members: Members, metrics: Metrics, *, dialect: Dialect) -> None:
+        self._dialect = dialect
         self._link = link
         self._members = members
         self._metrics = metrics
@@ -55,7 +57,7 @@ class Unblocks:
         addresses = {f"poll://any@{one.member.group}" for one in streams}
         for one in streams:
             addresses |= {one.member.address, f"poll://any@{one.member.group}/{one.member.pid}"}
-        rows = await self._link.rows(UNBLOCKS, sorted(addresses), _LIMIT, _CLAIM_MS)
+        rows = await self._link.rows(self._dialect.unblocks, sorted(addresses), _LIMIT, _CLAIM_MS)
         for row in rows:
             self._send(row["promise_id"], row["address"], row["promise"], settled=row["settled"])
         return bool(rows)
@@ -67,7 +69,7 @@ class Unblocks:
             logger.error("promise %s has an unblock message and is pending", promise_id)
         elif stream is not None:
             done = functools.partial(self._was_sent, promise_id, address)
-            stream.send(Message(unblock_frame(promise), done))
+            stream.send(Message(self._dialect.unblock(promise), done))
             self._metrics.messages.labels("unblock").inc()
 
     def _receiver(self, address: str) -> Stream | None:

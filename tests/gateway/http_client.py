@@ -107,13 +107,15 @@ class Poll:
     It speaks HTTP/1.0, so the body ends with the connection and has no chunks.
     """
 
+    path = "/poll/{}/{}"
+
     def __init__(
         self, url: str, group: str, pid: str, token: str | None = None, beside: Poll | None = None
     ) -> None:
         """Open it; with `beside` its messages are those of another stream too."""
         place = urlsplit(url)
         self._sock = socket.create_connection((place.hostname, place.port), timeout=WAIT_S)
-        path = f"/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
+        path = self.path.format(quote(group, safe=""), quote(pid, safe=""))
         head = [f"GET {path} HTTP/1.0", "host: x", "accept: text/event-stream"]
         head += [] if token is None else [f"authorization: Bearer {token}"]
         self._sock.sendall("\r\n".join([*head, "", ""]).encode())

@@ -55,6 +55,11 @@ class Gateway:
         return self._server.url
 
     @property
+    def legacy_url(self) -> str:
+        """Where clients of the older API have their streams."""
+        return f"http://127.0.0.1:{self.parts.legacy_port}"
+
+    @property
     def parts(self) -> Parts:
         """What it is made of."""
         assert self._server is not None

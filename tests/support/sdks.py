@@ -30,6 +30,9 @@ OLDER_TYPESCRIPT_SDK = "0.11.4"
 # what they need to reach a database without a gateway
 PYTHON_POSTGRES = "resonate-pg==0.8.0"
 TYPESCRIPT_POSTGRES = "pg@8"
+# before the envelope: they speak the older API
+PYTHON_SDK_0_6 = "0.6.7"
+PYTHON_SDK_0_4 = "0.4.12"
 NEWEST = "newest"
 NEEDED = (3, 12)
 INSTALL_S = 600
@@ -53,23 +56,28 @@ class Sdk:
     folder: Path
 
 
-def python_sdk(version: str, *more: str) -> Sdk:
-    """resonate-sdk in a virtual environment, with more packages.
+def python_sdk(version: str, *more: str, base: Path | None = None) -> Sdk:
+    """resonate-sdk in a virtual environment of a Python, with more packages.
 
     Raises:
         NoPython: nothing here can run it.
         NoSdk: pip does not get it.
     """
-    base = new_python()
+    python = base or new_python()
 
     def build(folder: Path) -> None:
-        _run("the environment", base, "-m", "venv", folder)
+        _run("the environment", python, "-m", "venv", folder)
         what = ("resonate-sdk" if version == NEWEST else f"resonate-sdk=={version}", *more)
         pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet")
         _run(f"pip does not get {' '.join(what)}", *pip, *what)
 
     folder = _made(f"sdk-python-{'with-' * bool(more)}{version}", build)
     return Sdk(command=(str(folder / "bin" / "python"),), folder=folder)
+
+
+def python_sdk_here(version: str) -> Sdk:
+    """The same, for a version that this Python can run."""
+    return python_sdk(version, base=Path(sys.executable))
 
 
 def python_sdk_with_postgres(version: str) -> Sdk:

@@ -3,13 +3,28 @@
 -- done now, 200 done before or nothing to do, 403, 404, 409), a word, and the promise in its older form. A malformed argument
 -- raises WF004, as everywhere. _v0: the version of the protocol before the first.
 
+create or replace function durable._payload_v0(p_headers jsonb, p_data text, p_state text)
+returns jsonb language sql immutable
+as $$
+  select case
+    when not durable._is_plain(p_headers) then jsonb_build_object('headers', nullif(p_headers, '{}'), 'data', p_data)
+    when p_state like 'rejected%' and p_data is not null
+      then jsonb_build_object('data', durable._in_envelope(jsonb_build_object('__error__', coalesce(
+             durable._json(p_data) ->> 'message', p_data))::text))
+    else jsonb_build_object('data', durable._in_envelope(p_data)) end
+$$;
+comment on function durable._payload_v0(jsonb, text, text) is
+  'A param or value in the older shape: what the engine encoded as clients of that time read it, base64 of JSON, an error by its message; anything else as it came.';
+
 create or replace function durable._record_v0(p_record durable.promise_record, p_key_create text, p_key_complete text)
 returns jsonb language sql immutable
 as $$
   select jsonb_strip_nulls(jsonb_build_object(
     'id', p_record.id, 'state', upper(p_record.state collate "C"), 'timeout', p_record.timeout_at, 'tags', p_record.tags,
-    'param', jsonb_build_object('headers', nullif(p_record.param_headers, '{}'), 'data', p_record.param_data),
-    'value', jsonb_build_object('headers', nullif(p_record.value_headers, '{}'), 'data', p_record.value_data),
+    'param', durable._payload_v0(p_record.param_headers, p_record.param_data, 'pending'),
+    'value', durable._payload_v0(
+      coalesce(p_record.value_headers, case when durable._is_plain(p_record.param_headers) then durable._plain_headers() end),
+      p_record.value_data, p_record.state),
     'idempotencyKeyForCreate', p_key_create, 'idempotencyKeyForComplete', p_key_complete,
     'createdOn', p_record.created_at, 'completedOn', p_record.settled_at))
 $$;
@@ -107,14 +122,17 @@ returns jsonb language sql immutable parallel safe
 as $$
   select case when jsonb_typeof(p_tags) <> 'object' then p_tags else
     jsonb_strip_nulls(jsonb_build_object(
-      'resonate:target', p_tags -> 'resonate:invoke',
+      'resonate:target', case when p_tags ->> 'resonate:invoke' like '{%'
+                              then coalesce(durable._canonical_recv(durable._json(p_tags ->> 'resonate:invoke'), false),
+                                            p_tags ->> 'resonate:invoke')
+                              else p_tags ->> 'resonate:invoke' end,
       'resonate:timer', case when p_tags ->> 'resonate:timeout' = 'true' then 'true' end,
       'resonate:origin', case when durable._within(p_id, p_tags ->> 'resonate:root') then p_tags -> 'resonate:root' end))
     || p_tags
   end
 $$;
 comment on function durable._tags_v0(text, jsonb) is
-  'Adds the present names of tags to the older ones: invoke is target, timeout = true is timer = true, root is origin if the id begins with it, as an origin must. A present name that is given as well takes precedence.';
+  'Adds the present names of tags to the older ones: invoke is target, an address or a receiver as JSON text, timeout = true is timer = true, root is origin if the id begins with it, as an origin must. A present name that is given as well takes precedence.';
 
 create or replace function durable.promise_create_v0(
   p_id text, p_idempotency_key text, p_param_data text, p_param_headers jsonb, p_timeout_at bigint,
