@@ -12,6 +12,7 @@
     ├── NoRoute (WF013)                 no adapter serves the function of a call
     ├── InputUnresolved (WF014)         an input of a call has no value
     ├── Excised (WF015)                 the content of an object was removed on purpose
+    ├── NotAdopted (WF016)              the database is a copy, in which nothing runs yet
     ├── Forbidden (WF011)               switched off here
     ├── NondeterminismError (WF006)     code and journal disagree
     ├── SchemaMismatch (WF007)          library and database schema do not fit
@@ -58,6 +59,7 @@ __all__ = [
     "LeaseLost",
     "NoRoute",
     "NondeterminismError",
+    "NotAdopted",
     "NotAwaitable",
     "NotFound",
     "NotTargeted",
@@ -194,6 +196,12 @@ class Excised(EngineError):
     """The content of an object was removed on purpose, so it cannot be read or put again."""
 
     sqlstate = "WF015"
+
+
+class NotAdopted(EngineError):
+    """The database is a copy of another one; nothing runs in it before it is adopted."""
+
+    sqlstate = "WF016"
 
 
 class NondeterminismError(EngineError):
@@ -440,14 +448,13 @@ ERROR_CODES: dict[str, type[EngineError]] = {
         NoRoute,
         InputUnresolved,
         Excised,
+        NotAdopted,
     )
 }
 
 
 # connection exceptions, too many connections, server shutting down or starting
 _UNAVAILABLE_CLASSES = ("08",)
-
-
 _UNAVAILABLE_CODES = frozenset({"53300", "57P01", "57P02", "57P03", "57P05"})
 
 

@@ -50,6 +50,7 @@ SKIPPERS = frozenset(
         "collection",
         "snapshots",
         "call_retention",
+        "adoption",
     }
 )
 # files whose functions lock and do nothing else

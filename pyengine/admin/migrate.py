@@ -258,6 +258,7 @@ def _migrate(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, deb
         if must_exist and not now.installed:
             raise NotFound(f"this database has no schema {SCHEMA}", hint="pyengine db init")
         if now.current and now.debug == debug and not reapply:
+            _adopt_idle_copy(conn)
             return Report()
         report, waiting = Report(), _Patience()
         part: Part | None = None
@@ -277,8 +278,14 @@ def _migrate(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, deb
                 waiting.pause(error, part)
                 continue
             if part is None:
+                _adopt_idle_copy(conn)
                 return replace(report, left=todo.left, older=todo.older)
             report, reapply, waiting = _with(report, part), reapply and not part.logic, _Patience()
+
+
+def _adopt_idle_copy(conn: Connection) -> None:
+    """Adopt a new installation, or a copy of one in which nothing could run."""
+    conn.execute(f"select {SCHEMA}._adopt_idle_copy()")
 
 
 def _with(report: Report, part: Part) -> Report:

@@ -43,7 +43,7 @@ begin
 end
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.debug_reset() is
-  'Forgets every run, promise, task, waiter, signal, message, schedule, object and call, and numbers executions from 1 again. Settings, migrations, workers, the workflows that they registered, adapters and their routes, watches and journal partitions stay.';
+  'Forgets every run, promise, task, waiter, signal, message, schedule, object and call, and numbers executions from 1 again. Settings, migrations, the site, workers, the workflows that they registered, adapters and their routes, watches and journal partitions stay.';
 
 create or replace function durable._debug_due(p_time bigint)
 returns jsonb language sql stable

@@ -538,6 +538,30 @@ def test_news_that_is_held(dsn: str, conn: Connection, clock: Clock) -> None:
     assert events(conn) == 0
 
 
+IN_COPIES: dict[str, Callable[[Connection], Any]] = {
+    "worker_turn_v1": lambda conn: take_turn(conn, "W", want=1),
+    "worker_hello_v1": hello,
+    "worker_idle_v1": go_idle,
+    "worker_heartbeat_v1": lambda conn: ask(conn, heartbeat("W")),
+    "tick_v1": says("select durable.tick_v1(100)"),
+}
+
+
+@pytest.mark.parametrize("sign", IN_COPIES)
+def test_the_site_of_an_idle_copy_is_held(dsn: str, conn: Connection, sign: str) -> None:
+    """What comes first into a copy is answered at once; what comes after the commit adopts the copy."""
+    say = IN_COPIES[sign]
+    conn.execute("update durable._site set system_identifier = 1")
+    state = "select state from durable.site"
+    with psycopg.connect(dsn) as user:
+        assert user.execute("select from durable._site for update").rowcount == 1
+        say(conn)
+        assert ask(conn, (state, ())) == ("idle copy",)
+        user.commit()
+    say(conn)
+    assert ask(conn, (state, ())) == ("adopted",)
+
+
 # -- the list of tables
 
 ENTRY_POINTS = {
@@ -549,6 +573,7 @@ ENTRY_POINTS = {
     "worker_heartbeat_v1": {"_workers"},
     "worker_release_unknown_v1": set(),
 }
+ENTRY_POINTS |= {sign: ENTRY_POINTS[sign] | {"_site"} for sign in IN_COPIES}
 # test_try_locks.py holds these
 MAIN = {"_promises", "_tasks", "_executions"}
 # of all entry points only a turn appends rows about signals and join sets

@@ -110,6 +110,8 @@ def test_the_catalogue_is_complete() -> None:
 
 def fill(conn: Connection, count: int) -> None:
     """So many runs that have long been there."""
+    # before anything is here that could run: the test's database is a copy of a template
+    conn.execute("select durable._adopt_idle_copy()")
     for statement in (*FILL.split(";\n"), "select setval('durable._executions_execution_seq', 2000000)"):
         conn.execute((statement % {"count": count}).encode())
 

@@ -40,6 +40,7 @@ KEPT = {
     "_services",
     "_adapters",
     "_routes",
+    "_site",
 }
 
 

@@ -35,6 +35,7 @@ FAILURES: dict[str, tuple[Call, str]] = {
         "bb has no value: pending",
     ),
     "WF015": (("select durable._fail_excised(sha256('a'))", ()), "Object ca978112ca1bbdcafac231b39a23dc4"),
+    "WF016": (("select durable._fail_not_adopted()", ()), "was adopted on another server"),
 }
 RAISED_BY_PROGRAMS = {"WF007"}
 

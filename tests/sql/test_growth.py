@@ -58,7 +58,7 @@ FEW = {
     "_retention",
     *("_workers", "_idle_workers", "_workflows", "_hints", "_schedules", "_services", "_watches", "_buckets"),
     *("_adapters", "_routes"),
-    *("settings", "migrations", "_logic"),
+    *("settings", "migrations", "_logic", "_site"),
 }
 """Tables with a row for each thing that somebody has set up."""
 AGED: Call = (

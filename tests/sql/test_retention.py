@@ -46,9 +46,8 @@ WEEK_MS = 7 * DAY_MS
 LEFT = """
 select t.relname from pg_class t join pg_namespace n on n.oid = t.relnamespace
 where n.nspname = 'durable' and t.relkind in ('r', 'p') and not t.relispartition
-and t.relname not in ('settings', 'migrations', '_logic', '_workers', '_workflows', '_buckets',
-  '_removed', '_retention',
-                      '_services', '_watches', '_hints', '_schedules')
+and t.relname not in ('settings', 'migrations', '_logic', '_site', '_workers', '_workflows', '_buckets',
+                      '_removed', '_retention', '_services', '_watches', '_hints', '_schedules')
 """
 
 

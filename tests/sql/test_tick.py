@@ -41,6 +41,7 @@ def test_a_round_with_nothing_to_do(conn: Connection, clock: Clock) -> None:
         "more": False,
         "hints": [],
         "problem": None,
+        "warning": None,
         "locked": [],
     }
 
@@ -60,6 +61,7 @@ def test_the_answer(conn: Connection, clock: Clock) -> None:
         "more": False,
         "hints": ["q-r"],
         "problem": None,
+        "warning": None,
         "locked": [],
     }
     assert types_of(conn, "r") == [

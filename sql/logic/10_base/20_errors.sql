@@ -21,7 +21,8 @@ as $$
     ('WF012', 'await_cycle', 'a run would wait for itself, through others that wait for it', false, 422),
     ('WF013', 'no_route', 'no adapter serves this function URI', false, 422),
     ('WF014', 'input_unresolved', 'an input of a call has no value: it is pending, failed or was given up', false, 409),
-    ('WF015', 'excised', 'the content of an object was removed on purpose', false, 410)
+    ('WF015', 'excised', 'the content of an object was removed on purpose', false, 410),
+    ('WF016', 'not_adopted', 'the database is a copy, in which nothing runs before it is adopted', false, 409)
 $$;
 comment on function durable.error_codes() is
   'SQLSTATEs of this schema. Class WF is outside what the standard reserves; programs branch on the code, never on the text. status: what the protocol''s envelope answers.';
@@ -93,15 +94,15 @@ end
 $$;
 comment on function durable._fail_not_targeted(text) is 'Raises WF010.';
 
-create or replace function durable._fail_forbidden(p_detail text)
+create or replace function durable._fail_forbidden(
+  p_detail text, p_hint text default 'Debug operations exist only where pyengine db init --debug was typed.')
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'forbidden'
-    using errcode = 'WF011', detail = p_detail, hint = 'Debug operations exist only where pyengine db init --debug was typed.';
+  raise exception 'forbidden' using errcode = 'WF011', detail = p_detail, hint = p_hint;
 end
 $$;
-comment on function durable._fail_forbidden(text) is 'Raises WF011.';
+comment on function durable._fail_forbidden(text, text) is 'Raises WF011.';
 
 create or replace function durable._await_cycle(p_path text[])
 returns text language sql immutable parallel safe
@@ -157,6 +158,19 @@ begin
 end
 $$;
 comment on function durable._fail_excised(bytea) is 'Raises WF015.';
+
+create or replace function durable._fail_not_adopted()
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'not adopted'
+    using errcode = 'WF016',
+          detail = format('Database %I was adopted on another server or as another database, so it is a copy of it.',
+                          current_database()),
+          hint = 'If the original does not run any more, or this is to run beside it, type: pyengine db adopt';
+end
+$$;
+comment on function durable._fail_not_adopted() is 'Raises WF016. The command and the view durable.would_run show everything that would begin to run.';
 
 create or replace function durable._fail_append(p_run text, p_event text, p_problem text)
 returns void language plpgsql volatile

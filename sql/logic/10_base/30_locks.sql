@@ -471,3 +471,13 @@ end
 $$;
 comment on function durable._lock_commit(text[], text) is
   'All locks of a workflow''s transaction: the promises and runs that it changes, as a settlement locks them, and its own task, whose lease stays.';
+
+create or replace function durable._lock_site()
+returns void language plpgsql volatile
+as $$
+begin
+  perform from durable._site s for update;
+end
+$$;
+comment on function durable._lock_site() is
+  'The row of the site, for an adoption, before its other locks. Everybody else only tries it, so nobody who waits for it holds anything.';

@@ -235,3 +235,23 @@ begin
 end
 $$;
 comment on function durable._try_lock_adoptions(text[]) is '_lock_adoptions for a turn, which does not wait: false while another transaction has it.';
+
+create or replace function durable._try_lock_site()
+returns boolean language plpgsql volatile
+as $$
+begin
+  perform from durable._site s for update skip locked;
+  return found;
+end
+$$;
+comment on function durable._try_lock_site() is 'The row of the site: false if another session has locked it, or there is none.';
+
+create or replace function durable._try_lock_idle_copy()
+returns boolean language plpgsql volatile
+as $$
+begin
+  return durable._try_lock_site() and pg_try_advisory_xact_lock_shared(1685417585, 0);
+end
+$$;
+comment on function durable._try_lock_idle_copy() is
+  'The same for the adoption of a copy in which nothing could run. The advisory lock shows other sessions, until the commit, that it is so.';

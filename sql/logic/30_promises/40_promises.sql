@@ -168,6 +168,7 @@ declare
   v_timer boolean := coalesce(p_new.tags ->> 'resonate:timer' = 'true', false);
   v_dead boolean := p_new.timeout_at <= p_now;
 begin
+  perform durable._adopt_idle_copy();
   insert into durable._promises (id, state, timeout_at, created_at, settled_at, timer, external, target, task_version,
                                  param_headers, param_data, tags, ikey_create)
   select p_new.id, case when not v_dead then 'pending' when v_timer then 'resolved' else 'rejected_timedout' end,

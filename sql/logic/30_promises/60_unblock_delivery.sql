@@ -33,6 +33,7 @@ begin
   if p_limit is null or p_limit not between 1 and 1000 or p_ttl_ms is null or p_ttl_ms < 1 then
     perform durable._fail_invalid('A claim takes 1 to 1000 messages, each for at least 1 ms.');
   end if;
+  perform durable._check_site();
   return query
   with due as materialized (
     select d.promise_id, d.address from durable._try_lock_due_unblocks(p_addresses, p_limit, v_now) d
@@ -62,7 +63,7 @@ begin
 end
 $$;
 comment on function durable.unblock_claim(text, integer, integer) is
-  'Messages "this promise settled" for an address (null: for any), to be delivered now. Each is handed out again after p_ttl_ms, twice that, and so on up to an hour, until unblock_acknowledge. WF004.';
+  'Messages "this promise settled" for an address (null: for any), to be delivered now. Each is handed out again after p_ttl_ms, twice that, and so on up to an hour, until unblock_acknowledge. WF004, WF016.';
 
 create or replace function durable.unblock_acknowledge(p_promise_id text, p_address text)
 returns boolean language plpgsql volatile

@@ -6,6 +6,7 @@ as $$
 declare
   v_task durable._tasks;
 begin
+  perform durable._check_site();
   select * into v_task from durable._tasks t where t.id = p_id;
   if not found and not exists (select from durable._promises p where p.id = p_id and p.target is not null) then
     perform durable._fail_not_found('task', p_id);
@@ -16,7 +17,7 @@ begin
 end
 $$;
 comment on function durable._check_lease(text, integer, bigint) is
-  'The fence of entry points for one task: acquired, at this version, before the deadline; else WF002, or WF001 if there is no task. The caller holds the lock of the task.';
+  'The fence of entry points for one task: acquired, at this version, before the deadline; else WF002, or WF001 if there is no task. In a copy the leases of the original are void: WF016. The caller holds the lock of the task.';
 
 create or replace function durable._is_leased(p_task durable._tasks, p_version integer, p_now bigint)
 returns boolean language sql immutable
@@ -170,6 +171,7 @@ as $$
 declare
   v_leases record;
 begin
+  perform durable._check_site();
   perform durable._end_frozen_sessions();
   select * into v_leases from durable._renew_leases(p_worker, p_executions, p_ids, p_versions) l;
   update durable._workers w

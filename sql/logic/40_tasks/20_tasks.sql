@@ -207,6 +207,7 @@ declare
   v_now bigint;
 begin
   perform durable._check_claim(p_pid, p_ttl);
+  perform durable._check_site();
   perform durable._lock_tasks_to_revoke(array[p_id]);
   perform durable._lock_heads(durable._heads_of(array[p_id], array[p_id]));
   v_now := durable._now_ms();
@@ -224,7 +225,7 @@ begin
 end
 $$;
 comment on function durable.task_acquire(text, integer, text, bigint) is
-  'Acquires a pending task at exactly this version; the answer carries the new version, which every later call names. The same process may send it again while it has neither renewed the lease nor written anything, because the answer may have been lost. WF001, WF003, WF004.';
+  'Acquires a pending task at exactly this version; the answer carries the new version, which every later call names. The same process may send it again while it has neither renewed the lease nor written anything, because the answer may have been lost. WF001, WF003, WF004, WF016.';
 
 create or replace function durable._acquire_existing(p_id text, p_pid text, p_ttl bigint)
 returns void language plpgsql volatile
@@ -257,6 +258,7 @@ returns durable.task_record language plpgsql volatile
 as $$
 begin
   perform durable._check_claim(p_pid, p_ttl);
+  perform durable._check_site();
   if p_tags is null or not p_tags ? 'resonate:target' then
     perform durable._fail_invalid(format('A task needs a promise with the tag resonate:target, %L is given none.', p_id));
   elsif p_tags ? 'resonate:delay' then
@@ -273,7 +275,7 @@ begin
 end
 $$;
 comment on function durable.task_create(text, bigint, text, bigint, text, jsonb, jsonb) is
-  'Creates a targeted promise whose task is acquired from birth by the caller, at version 1. If the id exists, a pending task is acquired and a fulfilled one is answered; WF003 if another process has it. WF004, WF008, WF010.';
+  'Creates a targeted promise whose task is acquired from birth by the caller, at version 1. If the id exists, a pending task is acquired and a fulfilled one is answered; WF003 if another process has it. WF004, WF008, WF010, WF016.';
 
 create or replace function durable._release_tasks(p_ids text[], p_retry_in bigint[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -663,6 +665,7 @@ as $$
 declare
   v_now bigint := durable._now_ms();
 begin
+  perform durable._check_site();
   return query
   with due as materialized (
     select d.id, row_number() over () as ord from (
@@ -681,4 +684,4 @@ begin
 end
 $$;
 comment on function durable.task_offer(text, integer, text) is
-  'Execute messages for processes that acquire by message: due tasks of a queue, never runs of the engine, which its own workers claim. For p_pid without the tasks that prefer another worker for now or that it has just released; with the headers that an http receiver asked for. Each task is offered again after retry_offer_ms, unless acquired.';
+  'Execute messages for processes that acquire by message: due tasks of a queue, never runs of the engine, which its own workers claim. For p_pid without the tasks that prefer another worker for now or that it has just released; with the headers that an http receiver asked for. Each task is offered again after retry_offer_ms, unless acquired. WF016.';

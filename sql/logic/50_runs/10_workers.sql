@@ -107,6 +107,7 @@ declare
   v_unannounced text[];
   v_now bigint := durable._now_ms();
 begin
+  perform durable._check_site();
   -- a row that an open transaction has deleted is still there: to insert it again would wait for that transaction
   if not exists (select from durable._workers w where w.id = p_worker) then
     insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, about)
@@ -126,7 +127,7 @@ begin
 end
 $$;
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[]) is
-  'Registers a worker process under its fresh id, with the workflows that it can run; answers the key of its presence lock, the settings, and the codes that its turns name. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them).';
+  'Registers a worker process under its fresh id, with the workflows that it can run; answers the key of its presence lock, the settings, and the codes that its turns name. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile
@@ -198,6 +199,7 @@ as $$
 declare
   v_idle_until bigint := durable._now_ms() + p_for_ms;
 begin
+  perform durable._check_site();
   if durable._renew_idle(p_worker, v_idle_until) then
     return true;
   end if;

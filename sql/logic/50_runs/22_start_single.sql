@@ -34,6 +34,21 @@ $$;
 comment on function durable._undo_promise(text) is
   'Deletes the promise of a run whose key a bulk start, which locks no keys, has just committed.';
 
+create or replace function durable._may_exist(p_request durable._start_request)
+returns boolean language plpgsql stable
+as $$
+begin
+  return exists (select from durable._executions h
+                 where h.tenant = p_request.tenant and h.workflow = p_request.workflow and h.key = p_request.key)
+         or exists (select from durable._promises p where p.id >= p_request.id || '.' and p.id < p_request.id || '/')
+         or exists (select from durable._removed r where r.id = p_request.id)
+         or exists (select from durable._removed r
+                    where r.tenant = p_request.tenant and r.workflow = p_request.workflow and r.key = p_request.key);
+end
+$$;
+comment on function durable._may_exist(durable._start_request) is
+  'True if a run with this key exists, a promise below this id, or a removed run with one of the two. The caller has locked both.';
+
 create or replace function durable._start_single(
   p_request durable._start_request, p_fresh boolean default false, p_notify boolean default false, p_reply text default null)
 returns durable.start_record language plpgsql volatile
@@ -45,6 +60,7 @@ declare
   v_digest bytea;
   v_head durable._executions;
   v_handed_off durable.start_record;
+  v_is_copy boolean := not durable._knows_site() and durable._is_copy();
 begin
   if durable._is_surely_valid(p_request) is not true then
     return null;
@@ -58,12 +74,7 @@ begin
     v_run := coalesce(p_request.id, durable._fresh_id(v_now));
   else
     perform durable._lock_name(durable._key_name(p_request.tenant, p_request.workflow, p_request.key), p_request.id);
-    if exists (select from durable._executions h
-               where h.tenant = p_request.tenant and h.workflow = p_request.workflow and h.key = p_request.key)
-       or exists (select from durable._promises p where p.id >= p_request.id || '.' and p.id < p_request.id || '/')
-       or exists (select from durable._removed r where r.id = p_request.id)
-       or exists (select from durable._removed r
-                  where r.tenant = p_request.tenant and r.workflow = p_request.workflow and r.key = p_request.key) then
+    if durable._may_exist(p_request) then
       return null;
     end if;
     v_run := coalesce(p_request.id, durable._root_id(p_request.tenant, p_request.workflow, p_request.key));
@@ -81,7 +92,7 @@ begin
   if v_head.execution is null then
     return durable._undo_promise(v_run);
   end if;
-  if p_notify and p_request.delay_ms is null then
+  if p_notify and p_request.delay_ms is null and not v_is_copy then
     v_handed_off := durable._hand_off(v_head, p_request, p_reply, v_now);
     if v_handed_off.id is not null then
       return v_handed_off;

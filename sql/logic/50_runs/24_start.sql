@@ -81,6 +81,7 @@ declare
   v_runs text[];
   v_inserted text[];
 begin
+  perform durable._adopt_idle_copy();
   if not p_request.any_workflow then
     perform durable._check_workflow(p_request.workflow);
   end if;

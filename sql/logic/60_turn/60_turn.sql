@@ -199,6 +199,7 @@ declare
   v_now bigint;
 begin
   perform durable._check_may_lock();
+  perform durable._check_site();
   select * into v_claim from durable._try_lock_claim(p_worker, p_queues, p_codes, greatest(p_want, 0)) c;
   v_now := durable._now_ms();
   if cardinality(v_claim.ids) = 1 and not v_claim.owned then
@@ -243,6 +244,7 @@ declare
   v_woken text[] := '{}';
   v_now bigint;
 begin
+  perform durable._check_site();
   perform durable._check_reports(v_batch, pg_column_size(p_reports));
   if v_batch.has_commands then
     v_batch.adopts := durable._adopted_by(v_batch.reports);
@@ -296,7 +298,7 @@ declare
 begin
   if coalesce(p_reports, '[]') = '[]' then
     return durable._turn_without_reports(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
-  elsif p_want <= 0 and durable._is_single_end(p_reports) then
+  elsif p_want <= 0 and durable._is_single_end(p_reports) and durable._knows_site() then
     v_answer := durable._end_single(p_worker, p_reports -> 0, p_notify, p_idle_ms);
   end if;
   if v_answer is null then
@@ -308,7 +310,7 @@ begin
 end
 $$;
 comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer) is
-  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews leases. p_codes: the workflows that it can run, as worker_hello_v1 answered; p_digests: those of their code, at the same places. p_want < 0: claims nothing, not even tasks that this turn resumed. Verdicts: ok, stale, lost; none of them fails the other reports. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null if the turn did not read it, as for a single report. p_notify: sends the hint that a promise settled, with its own commit. p_idle_ms > 0: if the turn ends one run and does nothing else, it registers the worker as idle for so long, as worker_idle_v1 does; idle: it did.';
+  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews leases. p_codes: the workflows that it can run, as worker_hello_v1 answered; p_digests: those of their code, at the same places. p_want < 0: claims nothing, not even tasks that this turn resumed. Verdicts: ok, stale, lost; none of them fails the other reports. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null if the turn did not read it, as for a single report. p_notify: sends the hint that a promise settled, with its own commit. p_idle_ms > 0: if the turn ends one run and does nothing else, it registers the worker as idle for so long, as worker_idle_v1 does; idle: it did. WF016.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language sql stable

@@ -89,6 +89,7 @@ begin
   if durable._is_autocommit() then
     perform durable._fail_conflict('The transaction that was to be committed is over.', 'Write nothing that ends it inside.');
   end if;
+  perform durable._check_site();
   perform durable._check_payload(format('What the statements of transaction %L returned', p_name), p_value);
   perform durable._lock_starts(p_effects);
   perform durable._lock_commit(

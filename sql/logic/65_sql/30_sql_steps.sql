@@ -77,6 +77,7 @@ declare
   v_known json;
   v_value text;
 begin
+  perform durable._check_site();
   perform durable._check_may_lock();
   v_known := durable._begin_sql_step(p_call);
   if v_known is not null then

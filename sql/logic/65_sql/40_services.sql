@@ -46,7 +46,7 @@ as $$
 declare
   v_now bigint := durable._now_ms();
 begin
-  if not exists (select from durable._services s) then
+  if not exists (select from durable._services s) or durable._is_copy() then
     return null;
   end if;
   return coalesce((
@@ -66,7 +66,7 @@ begin
 end
 $$;
 comment on function durable.services_due_v1() is
-  'Milliseconds until a task of a service is ready; -1 if none is queued; null if no function is served here. Reads the first task of each service and priority, however many wait.';
+  'Milliseconds until a task of a service is ready; -1 if none is queued; null if no function is served here, as in a copy. Reads the first task of each service and priority, however many wait.';
 
 create or replace function durable._is_free_to_end(p_id text)
 returns boolean language plpgsql volatile
@@ -109,6 +109,9 @@ declare
   v_some text[];
   v_id text;
 begin
+  if durable._is_copy() then
+    return;
+  end if;
   for v_round in 1..10 loop
     v_some := durable._ready_services(v_tried, v_now);
     foreach v_id in array v_some loop
@@ -242,6 +245,7 @@ declare
   v_service durable._service_call;
   v_result text[] := array[null, null, null];
 begin
+  perform durable._check_site();
   perform durable._check_may_lock();
   if not durable._try_lock_service_call(p_id) then
     return '{"served": 0, "hints": [], "settled": false}';

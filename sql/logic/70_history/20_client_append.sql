@@ -98,6 +98,7 @@ declare
     'idempotency_key', durable._text_in(p_payload, 'idempotency_key', 512));
   v_now bigint;
 begin
+  perform durable._check_site();
   perform durable._lock_family(p_id, true);
   perform durable._check_start(v_workflow, '[]', p_id, 'journal', '1');
   perform durable._check_removed(array[p_id]);

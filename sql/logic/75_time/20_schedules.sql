@@ -103,6 +103,7 @@ begin
       format('Schedule %L: ids as %L do not begin with the origin, the branch and the parent of its tags.', p_id, v_first));
   end if;
   perform durable._check_may_lock();
+  perform durable._adopt_idle_copy();
   loop
     insert into durable._schedules (id, cron, timezone, promise_id, promise_timeout, promise_param_data, promise_param_headers,
                                     promise_tags, created_at, next_run_at)

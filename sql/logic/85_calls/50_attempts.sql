@@ -71,6 +71,7 @@ begin
   if p_adapters is null or array_position(p_adapters, null) is not null or p_most is null or p_most not between 0 and 1000 then
     perform durable._fail_invalid('A lease names adapters, and how many attempts it takes at most: 0 to 1000.');
   end if;
+  perform durable._check_site();
   perform durable._try_lock_adapters(p_worker, p_adapters, v_now);
   v_cancels := durable._try_lock_cancels(p_adapters, p_most);
   return query
@@ -90,7 +91,7 @@ begin
 end
 $$;
 comment on function durable.call_lease_v1(text, text[], bigint, integer) is
-  'For adapter workers: leases attempts whose next poll is due, p_most at most, and answers a document for each; jobs that are to be cancelled come first, with op cancel and no lease. An attempt whose rows do not make a document is left out, and its lease runs out. Leases are renewed by durable.task_heartbeat under the id call:<execution_key>. Waits for nobody. WF004.';
+  'For adapter workers: leases attempts whose next poll is due, p_most at most, and answers a document for each; jobs that are to be cancelled come first, with op cancel and no lease. An attempt whose rows do not make a document is left out, and its lease runs out. Leases are renewed by durable.task_heartbeat under the id call:<execution_key>. Waits for nobody. WF004, WF016.';
 
 create or replace function durable._schedule_poll(p_attempt durable._call_attempts, p_retry_in bigint, p_now bigint)
 returns void language plpgsql volatile

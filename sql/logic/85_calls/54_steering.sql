@@ -279,11 +279,13 @@ as $$
 declare
   v_attempt durable._call_attempts;
   v_now bigint := durable._now_ms();
-  v_closed integer := durable._close_ended(p_limit, v_now);
+  v_closed integer;
   v_missing integer := 0;
   v_old bigint;
   v_task durable._tasks;
 begin
+  perform durable._check_site();
+  v_closed := durable._close_ended(p_limit, v_now);
   for v_attempt in select * from durable._stranded(p_limit, v_now) loop
     continue when not durable._try_lock_report(v_attempt.execution_key, true);
     v_now := durable._now_ms();

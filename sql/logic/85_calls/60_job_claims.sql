@@ -47,6 +47,7 @@ declare
   v_now bigint;
 begin
   perform durable._check_claim($2, $3);
+  perform durable._check_site();
   if octet_length($1) is distinct from 32 then
     perform durable._fail_invalid('An execution key has 32 bytes.');
   elsif durable._create_claim($1, $2, $3) then
@@ -75,7 +76,7 @@ begin
 end
 $$;
 comment on function durable.claim_acquire(bytea, text, bigint) is
-  'For orchestrators: select durable.claim_acquire(execution_key, ''me'', 30000). Answers {role, version, took_over, owner, lease_until, backend, job, submit_token, value}. role: owner, who submits with submit_token unless job is there, and renews the lease; follower, who polls the same job; settled with the value. The same owner again renews its lease. A lease that has ended is taken over: the version is one higher, and the job stays. WF004.';
+  'For orchestrators: select durable.claim_acquire(execution_key, ''me'', 30000). Answers {role, version, took_over, owner, lease_until, backend, job, submit_token, value}. role: owner, who submits with submit_token unless job is there, and renews the lease; follower, who polls the same job; settled with the value. The same owner again renews its lease. A lease that has ended is taken over: the version is one higher, and the job stays. WF004, WF016.';
 
 create or replace function durable._lock_own_claim(p_execution_key bytea, p_version integer)
 returns durable._claims language plpgsql volatile

@@ -396,8 +396,9 @@ declare
   v_now bigint := durable._now_ms();
   v_answer jsonb;
 begin
-  if durable._paused() then
-    return '{"promises": 0, "leases": 0, "schedules": 0, "next_due_ms": null, "more": false, "hints": []}';
+  if durable._paused() or durable._is_copy() then
+    return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'next_due_ms', null, 'more', false,
+                              'hints', '[]'::jsonb, 'problem', case when not durable._paused() then durable._copy_problem() end);
   end if;
   if p_schedules then
     v_answer := coalesce(durable._sweep_schedules(v_limit, v_now), durable._sweep_tests(v_limit, v_now),
@@ -416,11 +417,11 @@ begin
     'more', v_settled.full_batch or v_leases.lost = v_limit
       or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
     'hints', to_jsonb(array(select distinct q from unnest(v_settled.queues || v_leases.queues) q)),
-    'problem', durable._ensure_partitions(v_now));
+    'warning', durable._record_timeline(v_now), 'problem', durable._ensure_partitions(v_now));
 end
 $$;
 comment on function durable.tick_v1(integer, boolean) is
-  'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, and taking lost leases, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ids that other sessions have locked, for which work was left out, and a problem of its own.';
+  'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, and taking lost leases, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ids that other sessions have locked, for which work was left out, a problem of its own, and a warning. In a copy that was not adopted it does nothing, and its problem says so.';
 
 create or replace function durable._sweep_for_people()
 returns jsonb language plpgsql volatile

@@ -23,9 +23,18 @@ comment on function durable._ago(bigint) is 'Milliseconds as hours, minutes and 
 
 create or replace view durable.health as
 with clock as (select durable._now_ms() as now)
-select 'journal partitions' as subject, m.missing is null as ok,
-       coalesce('none for week ' || m.missing, 'there for this week and the next') as detail,
-       'As the owner of the schema: select durable._create_partitions(); it tells why they are not made.' as hint
+select 'site' as subject, s.state <> 'copy' as ok,
+       case s.state when 'adopted' then format('adopted at %s by %s', s.adopted_at, s.adopted_by)
+         when 'idle copy' then 'a copy in which nothing could run: its first use adopts it'
+         else format('this database is a copy (%s) of the one that was adopted (%s): nothing runs here', s.here, s.home) end
+         || coalesce(format('; timeline %s since %s, before that %s', s.timeline, s.timeline_since, s.previous_timeline), '')
+         as detail,
+       'If the original does not run any more, or this is to run beside it, type: pyengine db adopt' as hint
+from durable.site s
+union all
+select 'journal partitions', m.missing is null,
+       coalesce('none for week ' || m.missing, 'there for this week and the next'),
+       'As the owner of the schema: select durable._create_partitions(); it tells why they are not made.'
 from (select string_agg(w::text, ' and ' order by w) as missing
       from clock c cross join lateral generate_series(durable._week(c.now), durable._week(c.now) + 1) w
       where not exists (select from durable._buckets b where b.bucket = w)) m
@@ -58,4 +67,4 @@ left join lateral (
   select w.id, coalesce(w.ticked_at, w.started_at)::bigint as last from durable._workers w
   where w.seen_at > c.now - 120000 order by 2 limit 1) t on true;
 comment on view durable.health is
-  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: partitions of the journal for this week and the next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); work that has been due for a minute; the worker that has not ticked for the longest time.';
+  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); work that has been due for a minute; the worker that has not ticked for the longest time.';
