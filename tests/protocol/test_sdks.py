@@ -7,6 +7,7 @@ processes of their own, and reach the database through a gateway. Versions are p
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -17,6 +18,9 @@ from tests.support.cluster import Server, installed_database, of_worker
 from tests.support.gateway import Gateway
 from tests.support.sdk_house import LANGUAGES, LONG_SCENES, OLDER, SCENES, UNSETTLED, House
 from tests.support.sdks import Sdk
+
+FULL = pytest.mark.full
+DEAF_AFTER_S = 310
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,7 @@ def house(street: House) -> Iterator[House]:
 
 
 @pytest.mark.parametrize(
-    "language", [*LANGUAGES, *(pytest.param(each, marks=pytest.mark.full) for each in OLDER)]
+    "language", [*LANGUAGES, *(pytest.param(each, marks=FULL) for each in OLDER)]
 )
 def test_every_scene(house: House, language: str) -> None:
     """What a client of an SDK asks of a worker of the same SDK it gets."""
@@ -70,6 +74,21 @@ def test_a_human_in_the_loop(house: House, language: str) -> None:
     assert asking.answers() == ["they said yes"]
 
 
+@pytest.mark.parametrize("language", ["typescript", pytest.param("python", marks=FULL)])
+def test_a_human_with_psql(house: House, language: str) -> None:
+    """A workflow waits for a promise that a person resolves in SQL."""
+    asking = house.begin(language, house.worker(language), "ask", f"{language}-psql-", "human")
+    open_ = house.until(UNSETTLED, f"{language}-psql-human")
+    house.conn.execute("select durable.resolve(%s, '\"yes\"')", (open_,))
+    assert asking.answers() == ["they said yes"]
+
+
+def test_search(house: House) -> None:
+    """A client finds the promises of a workflow by their tags."""
+    asking = house.begin("python", house.worker("python"), "ask", "found-", "fan-out", "search")
+    assert asking.answers() == [SCENES["fan-out"], 21]
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_function_that_only_a_later_worker_has(house: House, language: str) -> None:
     """A worker that does not know a function gives it back in growing pauses; one that does is asked at
@@ -84,7 +103,7 @@ def test_a_function_that_only_a_later_worker_has(house: House, language: str) ->
     assert 4 <= acquired < 20
 
 
-@pytest.mark.full
+@FULL
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_large_scenes(house: House, language: str) -> None:
     """A hundred calls side by side, and calls of calls of calls, over three workers. They are of one
@@ -96,16 +115,29 @@ def test_large_scenes(house: House, language: str) -> None:
     assert asking.answers() == list(LONG_SCENES.values()), house.said()
 
 
-@pytest.mark.full
+@FULL
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_worker_that_is_killed_in_its_sleep(house: House, language: str) -> None:
-    """A workflow that sleeps outlives its worker: another one ends it."""
-    group = f"{language}-killed"
+@pytest.mark.parametrize("scene", ["long-sleep", "work"])
+def test_a_worker_that_is_killed(house: House, language: str, scene: str) -> None:
+    """Another worker ends what the first began: at once if it slept, after its lease if it worked."""
+    group = f"{language}-{scene}"
     first = house.begin(language, group, "worker")
-    asking = house.begin(language, group, "ask", f"{language}-", "long-sleep")
-    house.until(
-        "select id from durable._tasks where id = %s and state = 'suspended'", f"{language}-long-sleep"
-    )
+    asking = house.begin(language, group, "ask", f"{language}-", scene)
+    state = "suspended" if scene == "long-sleep" else "acquired"
+    house.until("select id from durable._tasks where id = %s and state = %s", group, state)
     first.end()
     house.begin(language, group, "worker")
-    assert asking.answers() == ["awake"]
+    assert asking.answers() == ["awake" if scene == "long-sleep" else "worked"]
+
+
+@FULL
+def test_a_worker_that_lives_for_long(house: House) -> None:
+    """A Python worker stops listening 300 s after it connected, unless its stream ends before; it gets work
+    after that time too."""
+    group = "python-long"
+    house.begin("python", group, "worker")
+    asking = house.begin("python", group, "ask", "long-before-", "rpc")
+    assert asking.answers() == [SCENES["rpc"]]
+    time.sleep(DEAF_AFTER_S)
+    asking = house.begin("python", group, "ask", "long-after-", "rpc")
+    assert asking.answers() == [SCENES["rpc"]]
