@@ -120,6 +120,13 @@ BUDGETS: list[tuple[str, list[Limit]]] = [
         "a run that a user's transaction held for longer than its lease",
         [Limit("held run goes on after the commit, longest", "<=", 1000)],
     ),
+    (
+        "an upgrade in which every function changes",
+        [
+            Limit("latest start, during the upgrade", "<=", 200),
+            Limit("latest run, during the upgrade", "<=", 200),
+        ],
+    ),
     ("a worker idle for a minute", [Limit("idle worker, queries/s", "<=", 1)]),
     (
         "16 SQL clients, hints on, 40 listeners",

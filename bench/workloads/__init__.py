@@ -67,6 +67,7 @@ _PLACES: dict[str, tuple[str, Ability, float]] = {
     "idle": ("idle", "own", 240),
     "hints": ("hints", "own", 180),
     "calls": ("calls", "own", 180),
+    "upgrade": ("upgrade", "own", 300),
 }
 NAMES = tuple(_PLACES)
 

@@ -72,7 +72,7 @@ select 'trigger ' || format('%I on %s', t.tgname, t.tgrelid::regclass) from pg_c
 union all
 select 'function ' || p.oid::regprocedure::text from pg_catalog.pg_proc p
   where p.pronamespace = '{FACADE}'::regnamespace
-order by 1
+order by 1 desc
 """
 
 

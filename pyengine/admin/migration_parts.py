@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from pyengine.admin.logic import Definition, Loose, read, split
@@ -249,13 +250,15 @@ def recorded_step(step: Migration) -> Segment:
 
 
 def drop(names: Sequence[str], *, if_exists: bool = False) -> list[Segment]:
-    """Return the statements that drop triggers, views and functions by their names."""
-    triggers = [name.removeprefix("trigger ") for name in names if name.startswith("trigger ")]
+    """Return the statements that drop triggers, views and functions by their names, in their order."""
     exists = "if exists " if if_exists else ""
-    segments = [Segment(text=f"drop trigger {exists}{trigger};\n") for trigger in triggers]
-    for kind, word in (("view", "view"), ("function", "routine")):
-        listed = [name.removeprefix(f"{kind} ") for name in names if name.startswith(f"{kind} ")]
-        if listed:
+    segments = []
+    for kind, group in groupby(names, key=lambda name: name.split(" ", 1)[0]):
+        listed = [name.removeprefix(f"{kind} ") for name in group]
+        if kind == "trigger":
+            segments += [Segment(text=f"drop trigger {exists}{one};\n") for one in listed]
+        else:
+            word = "routine" if kind == "function" else kind
             segments.append(Segment(text=f"drop {word} {exists}{', '.join(listed)} restrict;\n"))
     return segments
 

@@ -13,16 +13,15 @@ Design: a part is one transaction, but for a backfill, which is one for each bat
     backfill   rows that old code wrote, in batches; only functions write, so new rows are complete by now
     contract   one step each; left out while a worker of an older version is connected
 
-The part `expand` creates functions first, because that locks no table. Steps and views follow, whose locks
-stop others; then come only the functions that need them. A function that could not be replaced in place is
-dropped with the objects that depend on it, and they are created again. An object is compared by the checksum
-of its statements, which the table ``_logic`` keeps. A view is created again after every step, since a view
-of ``t.*`` has the columns that the table had then.
+The part `expand` creates functions first, because that locks no table. Drops, steps and views follow, whose
+locks stop others, and with them only the functions that need them. A function that could not be replaced in
+place is dropped with the objects that depend on it, and they are created again. An object is compared by the
+checksum of its statements, which the table ``_logic`` keeps. A view is created again after every step, since
+a view of ``t.*`` has the columns that the table had then.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -52,13 +51,23 @@ select 'trigger', t.oid, format('%%I on %%s', t.tgname, t.tgrelid::regclass) fro
   where c.relnamespace = 'durable'::regnamespace and not t.tgisinternal and t.tgparentid = 0
 """
 _DEPENDENTS = """
-select distinct case d.refclassid when 'pg_proc'::regclass then 'function' else 'view' end, d.refobjid,
+with reference as (
+  select d.classid, d.objid, d.refclassid, case d.refclassid
+      -- the type of the rows of a view, or of an array of them
+      when 'pg_type'::regclass then
+        (select coalesce(nullif(t.typrelid, 0), e.typrelid) from pg_catalog.pg_type t
+         left join pg_catalog.pg_type e on e.oid = t.typelem where t.oid = d.refobjid)
+      else d.refobjid end as relation
+  from pg_catalog.pg_depend d
+  where d.refclassid in ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_type'::regclass)
+    and d.classid in ('pg_proc'::regclass, 'pg_trigger'::regclass, 'pg_rewrite'::regclass)
+)
+select distinct case d.refclassid when 'pg_proc'::regclass then 'function' else 'view' end, d.relation,
        case d.classid when 'pg_proc'::regclass then 'function' when 'pg_trigger'::regclass then 'trigger'
                       else 'view' end, coalesce(r.ev_class, d.objid)
-from pg_catalog.pg_depend d
+from reference d
 left join pg_catalog.pg_rewrite r on d.classid = 'pg_rewrite'::regclass and r.oid = d.objid
-where d.refclassid in ('pg_proc'::regclass, 'pg_class'::regclass)
-  and (d.classid in ('pg_proc'::regclass, 'pg_trigger'::regclass) or r.ev_class <> d.refobjid)
+where r.ev_class is distinct from d.relation
 """
 _QUOTED = "select n, pg_catalog.quote_ident(n) from unnest(%s::text[]) n"
 _TYPES = """
@@ -104,6 +113,10 @@ class State:
             found |= new
             waiting += new
         return found
+
+    def topmost_first(self, names: Iterable[str]) -> list[str]:
+        """Return names in an order in which they can be dropped: an object has more on it than they have."""
+        return sorted(names, key=lambda name: (len(self.standing_on(name)), name))
 
 
 def make(
@@ -186,7 +199,7 @@ class _Planner:
         # an overload beside a grown function would make calls ambiguous
         stale = {name for name in strays if _place(name) in places}
         falls = stale.union(*map(self._state.standing_on, stale))
-        drops = sorted(strays - falls)
+        drops = self._state.topmost_first(strays - falls)
         changed = self._changed()
         work = bool(changed or falls or self._all_again or self._rows_changed)
         if not (steps or work or drops or not self._state.is_current):
@@ -239,17 +252,18 @@ class _Planner:
             for one in self._definitions
             if one.key in todo
         }
-        first = sql.drop(sorted(falls))
-        before = (
-            self._before_steps(first, texts, replaced) if steps or any(map(_locks_relation, texts)) else set()
-        )
-        segments = [*first, *(texts[key] for key in texts if key in before)]
-        for step in steps:
-            segments += [sql.of_file(step.path), sql.recorded_step(step)]
+        drops = sql.drop(self._state.topmost_first(falls))
+        locks = steps or drops or any(map(_locks_relation, texts))
+        before = self._before_locks(texts, replaced, falls) if locks else set()
+        segments = [texts[key] for key in texts if key in before]
         is_work = bool(texts or falls or self._all_again or self._rows_changed or not self._state.is_current)
         if is_work:
-            segments += self._after_steps(texts, before)
             segments.append(sql.records(self._items, self._sources.migration_steps(), todo))
+        segments += drops
+        for step in steps:
+            segments += [sql.of_file(step.path), sql.recorded_step(step)]
+        if is_work:
+            segments += self._after_locks(texts, before)
         if is_work and finishes:
             segments += self._finish()
         return Part(
@@ -277,24 +291,20 @@ class _Planner:
         name = self._state.name(definition)
         if name not in replaced:
             return definition.text
-        return sql.replacement(definition, [*sorted(replaced[name]), name])
+        return sql.replacement(definition, [*self._state.topmost_first(replaced[name]), name])
 
-    def _before_steps(
-        self, first: Sequence[Segment], texts: dict[str, Segment], replaced: dict[str, set[str]]
+    def _before_locks(
+        self, texts: dict[str, Segment], replaced: dict[str, set[str]], falls: set[str]
     ) -> set[str]:
-        """Return the keys of functions that can be created before the steps and the views: it is tried."""
-        with_locks = {name for name, others in replaced.items() if any(map(_locks_relation, others))}
+        """Return the keys of functions that can be created before drops, steps and views: it is tried."""
+        others = {name for name, standing in replaced.items() if any(map(_locks_relation, standing))} | falls
         candidates = [
             one
             for one in self._definitions
-            if one.key in texts and one.kind == "function" and self._state.name(one) not in with_locks
+            if one.key in texts and one.kind == "function" and self._state.name(one) not in others
         ]
-        if any(re.search(r"^drop (view|trigger)", segment.text, re.M) for segment in first):
-            return set()
         before: set[str] = set()
         with self._conn.transaction(force_rollback=True):
-            for segment in first:
-                self._conn.execute(segment.text.encode())
             for _, group in groupby(candidates, key=lambda one: one.path):
                 keys = [one.key for one in group]
                 if self._possible("".join(texts[key].text for key in keys)):
@@ -313,8 +323,8 @@ class _Planner:
             return False
         return True
 
-    def _after_steps(self, texts: dict[str, Segment], before: set[str]) -> list[Segment]:
-        """Return what follows the steps, in the order of the files."""
+    def _after_locks(self, texts: dict[str, Segment], before: set[str]) -> list[Segment]:
+        """Return the statements after the steps, in the order of the files."""
         segments = []
         for item in self._items:
             if isinstance(item, Loose):

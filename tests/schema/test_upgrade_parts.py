@@ -19,7 +19,7 @@ import pytest
 from pyengine.admin import logic, migrate, rehearsal
 from pyengine.admin.bundle import write_initial
 from pyengine.cli.database import _psql_of_url
-from pyengine.errors import Unavailable
+from pyengine.errors import SchemaMismatch, Unavailable
 from tests.schema.test_migrations import ADDED, FIRST, NAMED, SECOND, Tree
 from tests.support.catalogue import differences, snapshot
 
@@ -154,6 +154,22 @@ def test_what_has_not_changed_is_left_alone(tree: Tree) -> None:
     assert {name for name in after if after[name] != before[name]} == {"pack"}
 
 
+def test_what_stands_on_a_grown_function_is_made_again(tree: Tree) -> None:
+    """A view that calls it and a function that returns rows of that view are dropped before it and come back;
+    a view of a user on them is named instead."""
+    rows = "create or replace function durable.all_boxes() returns setof durable.boxes language sql stable"
+    tree.write("sql/logic/30_third.sql", f"{rows} as $$ select * from durable.boxes $$;")
+    tree.install()
+    grown = FIRST.replace("_size(p_id text)", "_size(p_id text, p_more text default '')")
+    tree.write("sql/logic/10_first.sql", grown)
+    tree.run("create view public.mine as select b.id from durable.all_boxes() b")
+    with pytest.raises(SchemaMismatch, match="mine depends on"):
+        tree.install()
+    tree.run("drop view public.mine")
+    assert tree.install().dropped == ("function durable._size(text)",)
+    assert tree.run("select count(*), min(size) from durable.all_boxes()") == [(25, 5)]
+
+
 def test_functions_come_before_the_locks(tree: Tree) -> None:
     """A changed function that does not need the step is created before it, one that does after it."""
     tree.write(
@@ -165,7 +181,12 @@ def test_functions_come_before_the_locks(tree: Tree) -> None:
     script = migrate.as_script(tree.dsn, sources=tree.sources)
     places = [
         script.index(text)
-        for text in ("function durable.pack", "alter table", "_colours()", "view durable.boxes")
+        for text in (
+            "create or replace function durable.pack",
+            "alter table",
+            "create or replace function durable._colours",
+            "create or replace view durable.boxes",
+        )
     ]
     assert places == sorted(places)
 
