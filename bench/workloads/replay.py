@@ -14,7 +14,7 @@ from bench.systems import warm
 from bench.workflows import app, long_wait
 from bench.workloads import Site
 from pyengine import Client
-from pyengine.compatibility import Journal, judge
+from pyengine.compatibility import Journal, check_journal
 from pyengine.database.statements.procedures import JOURNALS
 from pyengine.values.codec import Codec
 
@@ -52,7 +52,7 @@ async def replays(dsn: str, run: str, workflow: str, steps: int) -> list[float]:
     rates = []
     for _ in range(7):
         begin = time.perf_counter()
-        found = judge(journal, code, Codec())
+        found = check_journal(journal, code, Codec())
         rates.append(steps / (time.perf_counter() - begin))
         assert found.verdict == "ok", found
     return rates

@@ -119,14 +119,17 @@ class Reader:
     Args:
         dsn: the database.
         folder: where the page's files go.
+        may_warn: whether the page shows a workflow that a replay cannot repeat.
     """
 
     dsn: str
     folder: Path
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    may_warn: bool = False
 
     def read(self, page: Page) -> None:
         """Run the blocks of a page in their order, and compare what they print."""
+        self.may_warn = "DeterminismWarning" in page.text
         for block in page.blocks:
             if block.language == "python" and block.title and block.is_run:
                 (self.folder / block.title).write_text(block.text, encoding="utf-8")
@@ -196,6 +199,7 @@ class Reader:
             timeout=90,
         )
         assert done.returncode == 0, f"{where}\n{done.stdout}\n{done.stderr}"
+        assert self.may_warn or "DeterminismWarning" not in done.stderr, f"{where}\n{done.stderr}"
         return done.stdout
 
     def environment(self) -> dict[str, str]:
