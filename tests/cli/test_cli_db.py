@@ -49,7 +49,10 @@ def test_purge_removes_and_reports(at_database: Any, conn: psycopg.Connection[An
     """What ended is removed, what is needed is counted with its reason, and what is no age is refused."""
     conn.execute("create table orders (run text references durable._promises (id))")
     for name in ("kept", "goes"):
-        conn.execute("select durable.start('w', id => %s), durable.resolve(%s, '1')", (name, name))
+        conn.execute(
+            "select durable.start('w', id => %s), durable._settle_promise(%s, 'resolved', '1', null)",
+            (name, name),
+        )
     conn.execute("insert into orders values ('kept')")
     conn.execute("update durable._promises set created_at = 1, settled_at = 2")
     assert at_database("db", "purge", "--older-than", "1 month").code == 2

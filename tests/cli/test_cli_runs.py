@@ -122,8 +122,8 @@ def test_deep_json_is_no_obstacle(
     player.hello("ship")
     for id in ("open", "good", "bad"):
         at_database("start", "ship", "[]", "--id", id)
-    conn.execute("select durable.promise_settle('good', 'resolved', p_value_data => '1')")
-    conn.execute("select durable.promise_settle('bad', 'rejected', p_value_data => '1')")
+    conn.execute("select durable._settle_promise('good', 'resolved', '1', null)")
+    conn.execute("select durable._settle_promise('bad', 'rejected', '1', null)")
     # no door takes it any more, but it may have come in before
     conn.execute("update durable._promises set param_data = %s", (text,))
     conn.execute("update durable._promises set value_data = %s where state <> 'pending'", (text,))

@@ -150,7 +150,7 @@ def test_conflicts_name_the_state(at_database: Any, conn: Connection, order: str
     """A conflict names the state that is in the way."""
     conn.execute("select durable.cancel(%s, force => true)", (order,))
     conn.execute("select durable.start('order', '[1]', id => 'done')")
-    conn.execute("select durable.promise_settle('done', 'resolved', '1')")
+    conn.execute("select durable._settle_promise('done', 'resolved', '1', null)")
     for words in (["signal", "done", "x"], ["cancel", "done"], ["pause", "done"], ["resume", "done"]):
         answer = at_database(*words)
         assert (words, answer.code, "run 'done' is completed" in answer.err) == (words, 6, True)

@@ -31,6 +31,8 @@ from tests.support.sdks import Sdk
 __all__ = ["sdk"]
 
 JOB = "tests.protocol.calls_job:app"
+# one of them by default, both with --full
+ONE = (pytest.param("python", marks=pytest.mark.full), "typescript")
 QUEUES = ("default", "ours", *(f"{language}-mixed" for language in LANGUAGES))
 SERVICE = "create function public.add_up(a integer, b integer) returns integer language sql as 'select a + b'"
 
@@ -112,7 +114,7 @@ def test_a_workflow_of_an_sdk_calls_ours(house: House, language: str) -> None:
     assert row == (10,)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ONE)
 def test_an_sdk_awaits_and_settles_ours(house: House, language: str) -> None:
     """It awaits a run of ours, settles the promise that the run waits for, and gets errors by message."""
     asked = begin(house, "ours.question")
@@ -128,7 +130,7 @@ def test_an_sdk_awaits_and_settles_ours(house: House, language: str) -> None:
     assert "no luck" in error["error"]
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ONE)
 def test_ours_awaits_and_settles_what_an_sdk_made(house: House, language: str) -> None:
     """A workflow of ours waits for a call of an SDK, psql settles the promise that it waits for."""
     group = house.worker(language)
@@ -147,7 +149,7 @@ def test_ours_awaits_and_settles_what_an_sdk_made(house: House, language: str) -
     assert result(house, waiting) == "they said yes"
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ONE)
 def test_an_sdk_cancels_a_run_of_ours(house: House, language: str) -> None:
     """It is a request: the run ends as cancelled, and whoever awaits it is told so."""
     napping = begin(house, "ours.nap", 600_000)
@@ -160,7 +162,7 @@ def test_an_sdk_cancels_a_run_of_ours(house: House, language: str) -> None:
     assert "ancel" in awaiting.answers()[0]["error"], house.said()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ONE)
 def test_a_cancelled_workflow_cancels_its_call(house: House, language: str) -> None:
     """The function of the SDK is fenced."""
     group = house.worker(language)
@@ -173,7 +175,7 @@ def test_a_cancelled_workflow_cancels_its_call(house: House, language: str) -> N
     assert house.until("select state from durable.promises where id = %s", napping) == "rejected_canceled"
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ONE)
 def test_psql_calls_an_sdk_through_a_workflow(house: House, language: str) -> None:
     """durable.start and durable.result are the call of SQL; the value is readable in psql."""
     group = house.worker(language)

@@ -44,7 +44,8 @@ VERBS: dict[str, Many] = {
     "resume": lambda ids: ("select id, outcome from durable.resume_many(%s)", (ids,)),
     "settle": lambda ids: ("select id, outcome from durable.settle_many(%s)", (ids,)),
 }
-WORDS = {"done", "already", "ended"}
+# a run is not settled from outside
+WORDS = {"done", "already", "ended", "refused"}
 
 
 def outcomes(endings: Endings, name: str) -> list[str]:

@@ -202,5 +202,5 @@ def test_one_table() -> None:
         newer = name in ("uuid.uuid6", "uuid.uuid7", "uuid.uuid8")
         if module.split(".")[0] in sys.stdlib_module_names and not newer and not name.endswith(".*"):
             with contextlib.suppress(ModuleNotFoundError):  # the method of a class
-                    getattr(importlib.import_module(module), name.rpartition(".")[2], None)
+                getattr(importlib.import_module(module), name.rpartition(".")[2], None)
             assert rules._loaded(name.split(".")) is not None, name

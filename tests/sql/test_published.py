@@ -7,6 +7,7 @@ import base64
 import json
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.clock import Clock
@@ -322,3 +323,30 @@ def test_a_run_that_has_ended_answers_any_settlement(conn: Connection) -> None:
     take_turn(conn, "W", report(begin_run(conn, "r"), end=complete("1")))
     for state in ("resolved", "rejected", "rejected_canceled"):
         assert settle(conn, "r", state).promise["state"] == "resolved"
+
+
+def test_a_publication_that_somebody_holds(dsn: str) -> None:
+    """An open transaction over its row stops no call, no turn and no tick; only its own change waits."""
+    with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn) as user:
+        publish(conn, "w", "g", "f")
+        user.execute("select from durable._published for update")
+        conn.execute("set lock_timeout = '2s'")
+        begin(conn)
+        assert run_of(conn) is not None
+        take_turn(conn, "W", report(claim(conn, "W", "g"), end=complete()))
+        ask(conn, ("select durable.tick()", ()))
+        assert publish(conn, "w", "g", "other") == 0
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            publish(conn, "new", "g", "f")
+        user.rollback()
+        assert publish(conn, "new", "g", "f") == 0
+
+
+def test_no_client_executes_a_run(conn: Connection) -> None:
+    """A program that would execute a call itself gets 409, upon which SDKs wait for the promise."""
+    publish(conn, "w", "g", "f")
+    begin(conn)
+    new = {"id": "c", "timeoutAt": NEVER, "param": call(), "tags": tags(target="g")}
+    answer = say(conn, "task.create", pid="P", ttl=9, action=envelope("promise.create", new))
+    assert (answer.status, "is a run" in answer.data) == (409, True)
+    assert claim(conn, "W", "g").id == "c"

@@ -241,15 +241,18 @@ begin
     return;
   elsif v_task.deadline <= v_now then
     perform durable._settle(array[p_id], array[null::text], array[null::jsonb], array[null::text], v_now);
-  elsif v_task.state = 'pending' then
+  elsif v_task.state = 'pending' and v_task.execution is null then
     perform from durable._acquire(array[p_id], p_pid, p_ttl, v_now);
+  elsif v_task.execution is not null then
+    perform durable._fail_conflict(format('%L is a run: workers of the engine execute it.', p_id),
+                                   'Wait for its promise instead.');
   else
     perform durable._fail_conflict(format('Task %L is %s.', p_id, v_task.state));
   end if;
 end
 $$;
 comment on function durable._acquire_existing(text, text, bigint) is
-  'Acquires a pending task at any version; settles one that is past its deadline, and leaves a fulfilled one as it is. WF003 if another process has it.';
+  'Acquires a pending task at any version; settles one that is past its deadline, and leaves a fulfilled one as it is. WF003 if another process has it, or it is a run, which its caller can only wait for.';
 
 create or replace function durable.task_create(
   p_id text, p_timeout_at bigint, p_pid text, p_ttl bigint, p_param_data text default null,
@@ -275,7 +278,7 @@ begin
 end
 $$;
 comment on function durable.task_create(text, bigint, text, bigint, text, jsonb, jsonb) is
-  'Creates a targeted promise whose task is acquired from birth by the caller, at version 1. If the id exists, a pending task is acquired and a fulfilled one is answered; WF003 if another process has it. WF004, WF008, WF010, WF016.';
+  'Creates a targeted promise whose task is acquired from birth by the caller, at version 1. If the id exists, a pending task is acquired and a fulfilled one is answered; WF003 if another process has it, or it is a run of the engine. WF004, WF008, WF010, WF016.';
 
 create or replace function durable._release_tasks(p_ids text[], p_retry_in bigint[], p_now bigint)
 returns text[] language plpgsql volatile
