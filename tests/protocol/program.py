@@ -344,6 +344,10 @@ def older(say: Say) -> None:
     say("None", "promise_search_v0", "v*", "RESOLVED")
     say("WF004", "promise_search_v0", "")
     say("WF004", "messages_v0", "a b")
+    say("WF004", "task_claim_v0", "root", 0, "", 9)
+    say("WF004", "task_heartbeat_v0", "")
+    say("WF004", "promise_task_v0", "", None, None, None, NEVER, False, {}, "P", 9)
+    say("WF004", "schedule_create_v0", "z", "soon", "x", 5)
     say("acquired", "task_acquire", "root", 1, "P", 9)
 
 
@@ -356,6 +360,9 @@ def weighty(say: Say) -> None:
     say("WF008", "schedule_create", "large", "@daily", "x", 5, large)
     say("WF008", "task_create", "large", NEVER, "P", 9, large, None, {"resonate:target": "g"})
     say("WF008", "promise_settle", "p", "resolved", large)
+    target = {"resonate:invoke": "g"}
+    say("WF008", "promise_task_v0", "big", None, large, None, NEVER, False, target, "P", 9)
+    say("WF008", "schedule_create_v0", "z", "* * * * *", "z.{{.timestamp}}", 5, large)
     for name in ("resolve", "reject", "cancel"):
         say("WF008", f"promise_{name}_v0", "p", None, large)
     say("WF008", "task_fulfill", "t", 1, "resolved", large)
