@@ -303,7 +303,7 @@ def _psql_of_url(url: str) -> tuple[str, ...]:
         except EmbeddedPostgresError:
             program = None
     try:
-        info = conninfo_to_dict(url)
+        info = conninfo_to_dict(libpq_url(url))
     except ProgrammingError:  # the attempt to connect reports the problem
         return (program or "psql", "")
     info.pop("password", None)

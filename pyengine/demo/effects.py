@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, cast
 
 from psycopg.rows import class_row
 
+from pyengine.servers import libpq_url
+
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
@@ -122,7 +124,7 @@ class Writer:
         with self._lock:
             if self._conn is None or self._conn.closed:
                 self._conn = psycopg.connect(
-                    self._url,
+                    libpq_url(self._url),
                     autocommit=True,
                     application_name="pyengine demo effects",
                     prepare_threshold=None,

@@ -5,6 +5,7 @@ What lives here: reading it, as readable lines. What may not: what may differ, w
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
@@ -36,10 +37,8 @@ def contents(dsn: str, *, rights: bool = True) -> dict[str, str]:
     Args:
         rights: also who may do what, which a restore as another role does not bring.
     """
-    # the default of a column's statistics target is null from version 17 on; a view that was restored gives
-    # names to columns in the later parts of a union
     found = {
-        f"catalogue: {name}": text.replace(" | -1 | ", " | ").replace("'::text AS text", "'::text")
+        f"catalogue: {name}": _plain(text)
         for name, text in snapshot(dsn).items()
         # from version 18 on these are constraints with a name; the column says the same
         if not text.startswith("NOT NULL ")
@@ -70,6 +69,15 @@ def _rows(conn: psycopg.Connection[Any], table: str) -> str:
         f"select count(*), md5(string_agg(t::text, e'\\n' order by t::text)) from durable.{table} t".encode()
     ).fetchone()
     return str(row)
+
+
+def _plain(text: str) -> str:
+    """Without the differences of versions, and of views that were restored."""
+    if text.startswith("v | "):
+        # which columns have the name of their table before them, and a name of their own in parts of a union
+        return re.sub(r"\b[a-z_]+\.(?=[a-z_])", "", text).replace("'::text AS text", "'::text")
+    # the default of a column's statistics target is null from version 17 on
+    return text.replace(" | -1 | ", " | ")
 
 
 def _without_rights(text: str) -> str:

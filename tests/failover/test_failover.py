@@ -30,7 +30,7 @@ from tests.failover.work import Starter, alive, by_sql, by_sync_client, start_by
 COMPLETED = "select count(*) from durable.runs where state = 'completed' and workflow = 'journey'"
 ALL_COMPLETED = "select coalesce(bool_and(state = 'completed'), false) from durable.runs"
 START = "select durable.start('journey', jsonb_build_array(%s::text), id => %s)"
-ROUNDS = 12
+ROUNDS = 30
 KNOWN = "select exists (select from durable._workflows where name = 'journey')"
 JOURNEY = "select durable.start('journey', '[\"x\"]', id => %s)"
 PATIENT = "select durable.start('patient', jsonb_build_array('p', %s::float8), id => %s)"
@@ -70,7 +70,7 @@ async def waits_for(dsn: str, run: str) -> str:
 
 
 def test_with_synchronous_replication_nothing_acknowledged_is_lost(
-    pair: tuple[Node, Node], tmp_path: Path, figures: Callable[[str, str], None]
+    pair: tuple[Node, Node], tmp_path: Path
 ) -> None:
     """Starts by every door, results that were read, and steps that were recorded survive the primary. While
     there is none, workers keep what they have done, and go on when there is one."""
@@ -93,10 +93,7 @@ def test_with_synchronous_replication_nothing_acknowledged_is_lost(
         time.sleep(2.5)
         assert alive(first) and alive(second)
         before = len(read)
-        begun_s = time.monotonic()
         standby.promote()
-        until(lambda: completed(dsn) > before)
-        away_s = time.monotonic() - begun_s
         until(lambda: completed(dsn) >= before + 30)
         assert asyncio.run(waits_for(dsn, "patient-0")) == "p"
         start_by_command(dsn, "typed")
@@ -115,10 +112,6 @@ def test_with_synchronous_replication_nothing_acknowledged_is_lost(
     assert trail.broken_laws(dsn) == []
     assert [each[2] for each in trail.read(file)].count("p") == 2, "no slow step ran again"
     assert all(starter.acknowledged for starter in starters)
-    figures(
-        "failover-synchronous",
-        f"{len(acknowledged)} starts, {len(read)} results read, {away_s:.2f} s until work went on",
-    )
 
 
 def test_with_asynchronous_replication_the_rest_of_the_history_is_whole(
