@@ -100,6 +100,8 @@ def test_with_synchronous_replication_nothing_acknowledged_is_lost(
         for starter in starters:
             starter.finish()
         until(lambda: trail.ask(dsn, ALL_COMPLETED) == [(True,)])
+        # a new timeline is noted, and stops nothing
+        until(lambda: trail.ask(dsn, "select timeline, previous_timeline from durable.site") == [(2, 1)])
     assert (first.returncode, second.returncode) == (0, 0)
     ended = trail.results(dsn)
     acknowledged = {"typed"} | {run for starter in starters for run in starter.acknowledged}

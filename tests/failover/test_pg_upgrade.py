@@ -92,6 +92,7 @@ def test_pg_upgrade_keeps_live_runs(
     away_s = time.monotonic() - begun_s
     assert differences(before, contents(new.dsn())) == []
     assert migrate.install(new.dsn()).changed is False
+    life.stands_still(new.dsn(), file, log)
     life.adopt(new.dsn())
     life.go_on(new.dsn(), file, log, left)
     runs = sum(count for _, count in trail.ask(new.dsn(), life.STATES))

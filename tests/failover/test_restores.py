@@ -25,6 +25,12 @@ grant usage on schema durable to shop_app;
 grant select, insert, update, delete on all tables in schema durable to shop_app;
 grant usage on all sequences in schema durable to shop_app
 """
+# the numbers of transactions in the dump are ahead of those of a new server
+MANY = "do $$ begin for n in 1..30000 loop perform pg_current_xact_id(); commit; end loop; end $$"
+AHEAD = """
+select (select count(*) from durable._row_waits where since >= pg_current_xact_id()),
+       (select count(*) from durable._row_events where xid > pg_current_xact_id())
+"""
 OWNERS = """
 select distinct pg_get_userbyid(c.relowner) from pg_class c where c.relnamespace = 'durable'::regnamespace
 union select pg_get_userbyid(p.proowner) from pg_proc p where p.pronamespace = 'durable'::regnamespace
@@ -56,6 +62,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         node.start()
         node.ask(ROLES)
         node.ask("create database shop owner shop_owner")
+        node.ask(MANY)
         owners = node.dsn("shop", "shop_owner")
         migrate.install(owners)
         node.ask(RIGHTS, database="shop")
@@ -107,20 +114,26 @@ def test_a_dump_brings_everything_back(shop: Shop, tmp_path: Path, way: Callable
         assert life.trail.ask(copy, OWNERS) == [(owner,)]
         file, log = tmp_path / "trail", tmp_path / "log"
         file.write_text(shop.file.read_text())
+        life.stands_still(copy, file, log)
         life.adopt(copy)
+        assert life.trail.ask(copy, AHEAD) == [(0, 0)]
         life.go_on(copy, file, log, shop.left)
     assert differences(shop.before, contents(shop.node.dsn("shop", "shop_owner"))) == []
 
 
-def test_a_base_backup_brings_everything_back(tmp_path: Path) -> None:
-    """Taken while the original lives; once that is gone, everything goes on."""
+def test_a_base_backup_runs_nothing_if_its_configuration_says_that_it_is_a_copy(tmp_path: Path) -> None:
+    """Its server and its database have the numbers of the original, so only the setting durable.site tells
+    them apart. Without it, once the original is gone, everything goes on, and nothing has to be adopted."""
     with nodes(2) as (original, copy):
         original.start()
         migrate.install(original.dsn())
         file, log = tmp_path / "trail", tmp_path / "log"
         left = life.begin(original.dsn(), file, log)
         original.copy_to(copy)
-        copy.start()
+        copy.start(**{"durable.site": "copy"})
         assert differences(contents(original.dsn()), contents(copy.dsn())) == []
+        life.stands_still(copy.dsn(), file, log)
         original.stop()
+        copy.stop()
+        copy.start(**{"durable.site": ""})
         life.go_on(copy.dsn(), file, log, left)

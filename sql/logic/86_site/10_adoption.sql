@@ -69,6 +69,19 @@ $$;
 comment on function durable._void_leases(bigint) is
   'Gives back all leases that came with a copy, and forgets the workers of the original. No run has crashed by that. The caller has locked the tasks and their heads. Answers how many leases.';
 
+create or replace function durable._forget_transactions(p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  update durable._row_waits w set since = null, test_at = coalesce(w.test_at, p_now)
+  where w.promise_id = any (array(select x.promise_id from durable._row_waits x for update skip locked));
+  update durable._row_events e set xid = pg_current_xact_id()
+  where e.id = any (array(select x.id from durable._row_events x for update skip locked));
+end
+$$;
+comment on function durable._forget_transactions(bigint) is
+  'Forgets numbers of transactions of another server, which a dump has brought: here they may be ahead, or those of other transactions. Every wait for a row is tested again.';
+
 create or replace function durable.adopt()
 returns table (adopted boolean, leases integer) language plpgsql volatile
 as $$
@@ -86,6 +99,7 @@ begin
   end if;
   perform durable._lock_leases();
   leases := durable._void_leases(durable._now_ms());
+  perform durable._forget_transactions(durable._now_ms());
   perform durable._record_site(v_identity);
   perform durable._hint('durable_ready', durable._now_ms());
   return query select true, leases;
