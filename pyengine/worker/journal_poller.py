@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import JOURNAL
-from pyengine.errors import EngineError
+from pyengine.errors import EngineError, Unavailable
 from pyengine.protocol.turn import decode_journal
 from pyengine.worker.effects import FetchJournal
 from pyengine.worker.events import Event, JournalFetched, PollDue
@@ -64,7 +64,9 @@ class JournalFetcher:
             try:
                 text = await self._connections.run(JOURNAL, self._worker, *run.lease)
             except EngineError as error:
-                logger.warning("journal of run %s: %s", run.info.id, error.message)
+                # a database that cannot be reached is logged once for all connections
+                level = logging.DEBUG if type(error) is Unavailable else logging.WARNING
+                logger.log(level, "journal of run %s: %s", run.info.id, error.message)
                 await asyncio.sleep(_AGAIN_S)
                 continue
             self._post(JournalFetched(run, None if text is None else decode_journal(text)))
