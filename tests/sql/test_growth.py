@@ -57,7 +57,7 @@ HISTORY = {
 FEW = {
     "_retention",
     *("_workers", "_idle_workers", "_workflows", "_hints", "_schedules", "_services", "_watches", "_buckets"),
-    *("_adapters", "_routes"),
+    *("_adapters", "_routes", "_published"),
     *("settings", "migrations", "_logic", "_site"),
 }
 """Tables with a row for each thing that somebody has set up."""

@@ -51,7 +51,6 @@ from tests.support.verbs import (
     report,
     run,
     send,
-    settle,
     start,
     submit,
     suspend,
@@ -164,6 +163,11 @@ def searches(tag: str) -> Iterator[tuple[str, Call]]:
     yield "unblock_claim", ("select count(*) from durable.unblock_claim(p_limit => 10)", ())
     yield "unblock_claim_for", ("select count(*) from durable.unblock_claim('poll://any@g', 10)", ())
     yield "unblock_acknowledge", ("select durable.unblock_acknowledge('over9', 'poll://any@g')", ())
+
+
+def settle(id_: str) -> Call:
+    """Settle a promise by the entry point, which has the settings of plans."""
+    return "select state from durable.promise_settle(%s, 'resolved')", (id_,)
 
 
 def protocol_calls(tag: str) -> Iterator[tuple[str, Call]]:
@@ -330,7 +334,7 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "tick_for_people", ("select durable.tick()", ())
     yield "release unknown", release_unknown(tag, *runs.values())
     yield "bye", ("select durable.worker_bye_v1(%s)", (tag,))
-    yield "cancel", settle(f"{tag}r4", state="rejected_canceled")
+    yield "cancel", ("select durable.cancel(%s, force => true)", (f"{tag}r4",))
     yield from kept_calls(tag)
     yield "run_by_id", ("select state from durable.runs where id = %s", (f"{tag}r1",))
     yield "events_by_id", ("select count(*) from durable.journal_events where id = %s", (f"{tag}r1",))
