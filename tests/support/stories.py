@@ -404,7 +404,9 @@ class Wanderer(Story):
         what = rng.randrange(6)
         if what == 0 and children:
             state = rng.choice(["resolved", "rejected"])
-            self.settle(rng.choice(children), str(rng.randrange(9)), state=state)
+            child, value = rng.choice(children), str(rng.randrange(9))
+            # an error of another form is put into one that has a type
+            self.settle(child, value if state == "resolved" else f'{{"type": "No{value}"}}', state=state)
         elif what == 1:
             self.signal(f"s{rng.randrange(2)}", rng.randrange(9))
         elif what == 2:
