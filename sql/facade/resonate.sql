@@ -57,7 +57,8 @@ begin
       return durable.rpc(p_request);
     exception
       when deadlock_detected then
-        null;
+        -- no lock is held here; without a pause this session would take the lock again before the other one wakes up
+        perform pg_sleep(0.02 * v_attempt * random() + 0.01);
       when others then
         get stacked diagnostics v_problem = message_text;
         v_status := 500;
