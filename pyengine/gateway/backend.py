@@ -47,6 +47,7 @@ _STATUSES = {
     "WF010": 422,
     "WF011": 403,
     "WF012": 422,
+    "WF016": 409,
 }
 _TRIES = 3
 _RETRY_AFTER_S = 1

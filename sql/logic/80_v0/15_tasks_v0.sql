@@ -43,6 +43,7 @@ declare
   v_now bigint;
 begin
   perform durable._check_claim(p_process_id, p_ttl);
+  perform durable._check_site();
   perform durable._lock_tasks_to_revoke(array[p_id]);
   perform durable._lock_heads(durable._heads_of(array[p_id], array[p_id]));
   v_now := durable._now_ms();
@@ -60,7 +61,7 @@ begin
 end
 $$;
 comment on function durable.task_claim_v0(text, integer, text, bigint) is
-  'Older API: claims the task of a message by its counter. 201 with invoke and the promise, or resume and also the promise that completed (leaf); 403 already claimed, already completed, invalid counter or state; 404. WF004.';
+  'Older API: claims the task of a message by its counter. 201 with invoke and the promise, or resume and also the promise that completed (leaf); 403 already claimed, already completed, invalid counter or state; 404. WF004, WF016.';
 
 create or replace function durable._awaited_v0(p_id text)
 returns text[] language sql stable
@@ -115,6 +116,7 @@ declare
   v_promise durable._promises;
   v_now bigint;
 begin
+  perform durable._check_site();
   perform durable._lock_promises(durable._awaited_v0(p_id));
   perform durable._lock_tasks(array[p_id]);
   perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
@@ -132,7 +134,7 @@ begin
 end
 $$;
 comment on function durable.task_complete_v0(text, integer) is
-  'Older API: the process is done with the task: its promise is completed, or waits for those of its callbacks; the first that completes resumes it. 201; 403 invalid counter: another process has it; 403 invalid state; 404.';
+  'Older API: the process is done with the task: its promise is completed, or waits for those of its callbacks; the first that completes resumes it. 201; 403 invalid counter: another process has it; 403 invalid state; 404. WF016.';
 
 create or replace function durable.task_drop_v0(p_id text, p_counter integer)
 returns table (status integer, word text) language plpgsql volatile
@@ -142,6 +144,7 @@ declare
   v_promise durable._promises;
   v_now bigint;
 begin
+  perform durable._check_site();
   perform durable._lock_tasks(array[p_id]);
   perform durable._lock_heads(durable._heads_of('{}', array[p_id]));
   v_now := durable._now_ms();
@@ -157,7 +160,7 @@ begin
 end
 $$;
 comment on function durable.task_drop_v0(text, integer) is
-  'Older API: gives a claimed task back, so that it is offered again, to other processes first. 204; 200 it is done already; 403, 404 as task_complete_v0.';
+  'Older API: gives a claimed task back, so that it is offered again, to other processes first. 204; 200 it is done already; 403, 404 as task_complete_v0. WF016.';
 
 create or replace function durable.task_heartbeat_v0(p_process_id text)
 returns integer language plpgsql volatile
@@ -186,6 +189,7 @@ declare
 begin
   perform durable._check_v0(p_id, p_idempotency_key, p_param_headers, p_strict);
   perform durable._check_claim(p_process_id, p_ttl);
+  perform durable._check_site();
   if not coalesce(v_tags ? 'resonate:target', false) or v_tags ? 'resonate:delay' then
     perform durable._fail_invalid(format('Promise %L: a task needs the tag resonate:invoke, and none that delays it.', p_id));
   end if;
@@ -201,4 +205,4 @@ begin
 end
 $$;
 comment on function durable.promise_task_v0(text, text, text, jsonb, bigint, boolean, jsonb, text, bigint) is
-  'Older API: creates a promise whose task is claimed from birth. Answers as promise_create_v0, and the task if it was created now. WF004, WF008.';
+  'Older API: creates a promise whose task is claimed from birth. Answers as promise_create_v0, and the task if it was created now. WF004, WF008, WF016.';

@@ -124,6 +124,7 @@ begin
   if p_members is null or cardinality(p_members) is distinct from cardinality(p_limits) then
     perform durable._fail_invalid('Offers to many members: a limit for each of them.');
   end if;
+  perform durable._check_site();
   for v_queue in
     select q.name, array_agg(m.n order by m.n) as places, array_agg(m.pid order by m.n) as pids
     from durable._parsed_members(p_members) m cross join lateral (values (m.address, 1), (m.member_group, 2)) as q (name, ord)
@@ -148,7 +149,7 @@ begin
 end
 $$;
 comment on function durable.task_offer_many(text[], integer[]) is
-  'Execute messages for many members at once, as durable.task_offer gives them for one queue: select * from durable.task_offer_many(array[''poll://uni@mail/a'', ''poll://uni@mail/b''], array[64, 64]). A member gets tasks of its own address and of its group, its limit at most; those of the group go round. A task that prefers a member goes to that one; if it is none of these, to another after prefer_ms. WF004.';
+  'Execute messages for many members at once, as durable.task_offer gives them for one queue: select * from durable.task_offer_many(array[''poll://uni@mail/a'', ''poll://uni@mail/b''], array[64, 64]). A member gets tasks of its own address and of its group, its limit at most; those of the group go round. A task that prefers a member goes to that one; if it is none of these, to another after prefer_ms. WF004, WF016.';
 
 create or replace function durable.unblock_claim_many(
   p_addresses text[], p_limit integer default 100, p_ttl_ms integer default 5000)
