@@ -60,8 +60,8 @@ def write_initial(sources: Sources) -> bool:
 
 
 def bundle(sources: Sources) -> str:
-    """Return one transaction that installs the engine into a database that does not have it."""
-    return script(Plan(parts=(fresh(sources),)), sources, head=_BUNDLE_HEAD)
+    """Return the script that installs the engine into a database that does not have it."""
+    return script(Plan(parts=fresh(sources)), sources, head=_BUNDLE_HEAD)
 
 
 def freeze(sources: Sources) -> tuple[str, ...]:

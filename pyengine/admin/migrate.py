@@ -168,7 +168,7 @@ def plan(conn: Connection, sources: Sources, *, debug: bool = False, reapply: bo
     """
     now = _status(conn, sources)
     if not now.installed:
-        return Plan(parts=(fresh(sources, debug=debug),))
+        return Plan(parts=fresh(sources, debug=debug))
     pending = [step for step in sources.migration_steps() if step.name in now.pending]
     is_current = now.logic_current and now.debug == debug
     if is_current and not pending and not reapply:

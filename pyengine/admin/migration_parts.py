@@ -179,14 +179,24 @@ class Plan:
     logic_after: str | None = None
 
 
-def fresh(sources: Sources, *, debug: bool = False) -> Part:
-    """Return the part that installs everything into a database without the schema."""
+def fresh(sources: Sources, *, debug: bool = False) -> tuple[Part, ...]:
+    """Return the parts that install everything into a database without the schema.
+
+    It is one, unless a step adds values to an enum: before PostgreSQL 17 those cannot be named until they are
+    committed, even if their type is new too.
+    """
     steps = sources.migration_steps()
+    parts: list[Part] = []
+    while any(step.phase == "values" for step in steps):
+        count = next(at for at, step in enumerate(steps, 1) if step.phase == "values")
+        parts.append(steps_part("install", steps[:count]))
+        steps = steps[count:]
     segments = [segment for step in steps for segment in (of_file(step.path), recorded_step(step))]
     segments += [of_file(path) for path in sources.functions(debug=debug)]
     items = read(sources.functions(debug=debug))
-    segments += [records(items, steps), *settings(sources, debug=debug)]
-    return Part(phase="install", segments=tuple(segments), steps=steps, logic=True, finishes=True)
+    segments += [records(items, sources.migration_steps()), *settings(sources, debug=debug)]
+    last = Part(phase="install", segments=tuple(segments), steps=steps, logic=True, finishes=True)
+    return (*parts, last)
 
 
 def literal(text: str) -> str:

@@ -5,7 +5,7 @@ of a plan, `migration_script` prints them, `rehearsal` runs them and rolls back.
 
 Design: a part is one transaction, but for a backfill, which is one for each batch. The order is:
 
-    install    a database without the schema: all steps and the logic
+    install    a database without the schema: all steps in the order of their numbers, and the logic
     values     steps up to one that adds values to an enum, which cannot be named before they are committed
     expand     the other steps that expand, and the functions and views that changed
     drops      functions and views that the sources no longer define, once no statement is running any more
