@@ -163,6 +163,8 @@ def create_app(config: GatewayConfig) -> Starlette:
     app.state.parts = parts
     app.router.redirect_slashes = False
     app.add_middleware(_OneSlash)
+    if parts.verifier is None:
+        app.add_middleware(_NoPages)
     return app
 
 
@@ -208,3 +210,25 @@ class _OneSlash:
         if scope["type"] == "http" and scope["path"].startswith("//"):
             scope = {**scope, "path": "/" + scope["path"].lstrip("/")}
         await self._app(scope, receive, send)
+
+
+class _NoPages:
+    """Refuses requests of web pages, where no token is needed.
+
+    A browser on this machine sends them for any page that it shows, and names the page as their origin. No
+    client of the protocol does.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, unless a page has sent it."""
+        if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
+            answer = JSONResponse({"error": "requests of web pages need a token"}, 403)
+            await answer(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)

@@ -75,6 +75,7 @@ class Backend:
         self.listener = Listener(database)
         self._slots = asyncio.Semaphore(connections)
         self._max_waiting = max_waiting
+        self._listening = False
         self._waiting = 0
 
     async def open(self) -> None:
@@ -93,10 +94,13 @@ class Backend:
                 self.database.outage.failed(error.message)
                 await asyncio.sleep(backoff_s(failures))
             else:
+                self._listening = True
                 return
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._listening:
+            await self.listener.stop()
         await self.pool.close()
 
     async def rpc(self, envelope: dict[str, Any]) -> dict[str, Any]:

@@ -122,6 +122,14 @@ def test_other_paths_and_methods_have_json(client: Client, method: str, path: st
     assert method == "HEAD" or answer.headers["content-type"] == "application/json"
 
 
+def test_pages_have_no_access_without_a_token(client: Client) -> None:
+    """A browser sends requests for any page that it shows, also to this machine; it names the page."""
+    request = client.envelope("promise.get", id="rpc-nothing")
+    assert client.post(request, origin="https://example.org").status_code == 403
+    answer = client.http.get(f"{client.url}/poll/g/p", headers={"origin": "null"})
+    assert answer.status_code == 403
+
+
 def test_a_body_that_is_too_large(client: Client) -> None:
     """Is 413 with an envelope, also for a client that writes on; and the connection is closed."""
     answer = client.post(b" " * (MAX_BODY + 1))
