@@ -40,6 +40,8 @@ class Crowd:
         self._slots = asyncio.Semaphore(24)
         self._http = httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_connections=48))
         self._tasks: set[asyncio.Task[None]] = set()
+        # offered again before it was acquired: the machine is slow
+        self._executing: set[str] = set()
 
     async def ask(self, kind: str, **data: Any) -> Any:
         """Status and data of a request, sent until a gateway answers."""
@@ -103,12 +105,16 @@ class Crowd:
             return
         task = message["data"]["task"]
         self.offered[task["id"]] += 1
+        if task["id"] in self._executing:
+            return
+        self._executing.add(task["id"])
         running = asyncio.create_task(self._execute(task["id"], task["version"], pid))
         self._tasks.add(running)
         running.add_done_callback(self._tasks.discard)
 
     async def _execute(self, id: str, version: int, pid: str) -> None:
         status, data = await self.ask("task.acquire", id=id, version=version, pid=pid, ttl=30_000)
+        self._executing.discard(id)
         if status != 200:
             return
         settle = {"kind": "promise.settle", "head": {}, "data": {"id": id, "state": "resolved"}}

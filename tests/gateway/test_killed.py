@@ -29,11 +29,12 @@ class Size:
     tasks: int
     unblocks: int
     kills: int
+    offer_ms: int
     wait_s: float
 
 
-SMALL = Size(streams=20, tasks=60, unblocks=60, kills=1, wait_s=120)
-FULL = Size(streams=1_000, tasks=5_000, unblocks=5_000, kills=8, wait_s=900)
+SMALL = Size(streams=20, tasks=60, unblocks=60, kills=1, offer_ms=1000, wait_s=120)
+FULL = Size(streams=1_000, tasks=5_000, unblocks=5_000, kills=8, offer_ms=5000, wait_s=900)
 GROUPS = 10
 
 
@@ -92,7 +93,7 @@ def test_nothing_is_lost(
     """Members, tasks and listeners of two gateways, one of which is killed now and then: each task is
     fulfilled once, each listener gets its promise."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("select durable.set_setting('retry_offer_ms', '1000')")
+        conn.execute("select durable.set_setting('retry_offer_ms', %s)", (str(size.offer_ms),))
     ports = [gateways.start(free_port()), gateways.start(free_port())]
     begun_s = time.monotonic()
     crowd = asyncio.run(play(gateways, ports, size, seed))
