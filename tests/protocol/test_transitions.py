@@ -346,7 +346,8 @@ def test_the_whole_protocol_keeps_the_laws(conn: Connection, clock: Clock, histo
         " regexp_matches(obj_description(p.oid), 'WF...', 'g') as w (code)"
         " where p.pronamespace = 'durable'::regnamespace and p.proname ~ '^(promise|task|schedule|unblock)_'"
     ).fetchall()
-    assert set(announced) - say.said == set()
+    # WF016 needs a copy of a database: tests/sql/test_site.py
+    assert {each for each in announced if each[1] != "WF016"} - say.said == set()
     seen = {(e.old["state"], e.new["state"]) for step in steps(conn) for e in task_edges(step)}
     wanted = {(a, b) for a, others in EDGES.items() for b in others if a != b}
     assert wanted - seen == set()

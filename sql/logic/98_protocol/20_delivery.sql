@@ -162,7 +162,7 @@ begin
 end
 $$;
 comment on function durable.unblock_claim_many(text[], integer, integer) is
-  'Unblock messages for any of these addresses, p_limit in all, as durable.unblock_claim gives them for one; the promise as the protocol sends it, and settled always. WF004.';
+  'Unblock messages for any of these addresses, p_limit in all, as durable.unblock_claim gives them for one; the promise as the protocol sends it, and settled always. WF004, WF016.';
 
 create or replace function durable.unblock_acknowledge_many(p_promise_ids text[], p_addresses text[])
 returns integer language plpgsql volatile
