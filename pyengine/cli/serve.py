@@ -152,11 +152,15 @@ async def _serve(at: Invocation, config: GatewayConfig, database: str) -> None:
     async def begun() -> AsyncIterator[GatewayServer]:
         async with GatewayServer(config) as gateway:
             about = {"process": os.getpid(), "url": gateway.url, "database": database}
+            older = ""
+            if (port := gateway.parts.legacy_port) is not None:
+                about["legacy_port"] = port
+                older = f", streams of the older API on port {port}"
             tokens = "with tokens" if config.auth_key is not None else "without tokens"
             at.out.answer(
                 about,
                 lambda console: console.print(
-                    f"gateway {about['process']} serves {gateway.url} {tokens} from the {database}; "
+                    f"gateway {about['process']} serves {gateway.url} {tokens} from the {database}{older}; "
                     "Ctrl-C stops it",
                     soft_wrap=True,
                 ),
