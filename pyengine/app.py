@@ -212,20 +212,21 @@ class App(AppCalls):
     ) -> R:
         """Run a workflow, and replay it."""
         left: list[str] = []
-        async with contextlib.AsyncExitStack() as block:
-            options = {"make_runs": observing(left.append)}
-            worker = await block.enter_async_context(self._serving(place, options))
+        ended: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        async with self._serving(place, {"make_runs": observing(left.append)}) as worker:
             run: Run[R] = await place.client.begin(workflow, args, kwargs)
             try:
-                result = await _ended(run, worker)
+                ended.set_result(await _ended(run, worker))
             except RunFailed as error:
-                await block.aclose()
-                if (found := await check_finished(place.database, self.registry, run.id, left)) is not None:
-                    error.add_note(str(found))
-                raise
-        if (found := await check_finished(place.database, self.registry, run.id, left)) is not None:
+                ended.set_exception(error)
+        # outside of the `except`: errors of the replayed code would get this one as their context
+        found = await check_finished(place.database, self.registry, run.id, left)
+        failure = ended.exception()
+        if failure is not None and found is not None:
+            failure.add_note(str(found))
+        elif found is not None:
             raise found
-        return result
+        return ended.result()
 
     def serve(self, *, wait: bool = True, **options: Any) -> None:
         """Run a worker until SIGINT or SIGTERM; takes the options of `worker`.

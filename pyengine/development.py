@@ -101,7 +101,8 @@ class DevelopmentChecks:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         try:
-            await self._check_all()
+            # in a task: errors of the replayed code would get that of the block as their context
+            await asyncio.create_task(self._check_all())
         except Unavailable as error_:
             logger.warning("the last runs were not replayed: %s", error_.message)
         finally:

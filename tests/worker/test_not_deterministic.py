@@ -92,6 +92,17 @@ def counting(dsn: str) -> App:
         raise ValueError(f"execution {next(numbers)}")  # durable: ok
 
     @app.workflow
+    async def refused() -> int:
+        try:
+            return int(str(await save(1)) + "x")
+        except ValueError as error:
+            raise LookupError("no number") from error
+
+    @app.workflow
+    async def plain_failure() -> None:
+        raise LookupError("nothing")
+
+    @app.workflow
     async def parent() -> int:
         return await argument() - 1
 
@@ -145,6 +156,16 @@ def test_a_run_that_fails_keeps_its_error(dsn: str) -> None:
         app.run(flow(app, "failure"))
     [note] = caught.value.__notes__
     assert "two replays of the same journal gave the workflow failed: ValueError: execution" in note
+
+
+@pytest.mark.parametrize("name", ["refused", "plain_failure"])
+def test_a_failure_that_is_repeated_has_no_note(dsn: str, name: str) -> None:
+    """The replay of a run that failed ends with the same error, with the same causes."""
+    app = counting(dsn)
+    with pytest.raises(RunFailed) as caught:
+        app.run(flow(app, name))
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert getattr(caught.value, "__notes__", []) == []
 
 
 def test_what_can_be_repeated_is_returned(dsn: str) -> None:
