@@ -236,6 +236,29 @@ def test_a_lock_that_is_not_free_is_tried_again(
         assert running.result().applied == ("0002_expand_boxes_add_colour",)
 
 
+def test_a_drop_waits_for_statements_that_run(tree: Tree) -> None:
+    """A call that is inside the old body when the new one is committed still finds what that body calls."""
+    helper = "create or replace function durable._helper() returns integer language sql as $$ select 1 $$;\n"
+    slow = (
+        "create or replace function durable.slow() returns integer language plpgsql volatile as $$ {} $$;\n"
+    )
+    body = "begin perform pg_advisory_xact_lock(77); return durable._helper(); end"
+    tree.write("sql/logic/30_slow.sql", helper + slow.format(body))
+    tree.install()
+    tree.write("sql/logic/30_slow.sql", slow.format("begin return 2; end"))
+    with ThreadPoolExecutor(2) as pool, psycopg.connect(tree.dsn) as holder:
+        holder.execute("select pg_advisory_xact_lock(77)")
+        inside = pool.submit(tree.run, "select durable.slow()")
+        while tree.run("select count(*) from pg_locks where locktype = 'advisory' and not granted") == [(0,)]:
+            time.sleep(0.01)
+        upgrade = pool.submit(tree.install)
+        while tree.run("select count(*) from pg_proc where proname = 'slow' and prosrc like '%2%'") == [(0,)]:
+            time.sleep(0.01)
+        holder.commit()
+        assert inside.result() == [(1,)]
+        assert upgrade.result().dropped == ("function durable._helper()",)
+
+
 def test_patience_ends(
     tree: Tree, locked: psycopg.Connection[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
