@@ -23,12 +23,10 @@ import psycopg
 import pytest
 
 from tests.crash.processes import worker
-from tests.protocol.test_sdks import LANGUAGES, House, sdk
 from tests.support.cluster import Server, installed_database, of_worker
 from tests.support.gateway import Gateway
+from tests.support.sdk_house import LANGUAGES, House
 from tests.support.sdks import Sdk
-
-__all__ = ["sdk"]
 
 JOB = "tests.protocol.calls_job:app"
 # one of them by default, both with --full
