@@ -52,7 +52,11 @@ _STATUSES = {
 _TRIES = 3
 _RETRY_AFTER_S = 1
 _WAIT_S = 8.0
-_REPEATABLE = ("promise.", "schedule.get", "schedule.create", "schedule.search", "task.get", "task.search")
+# an acquire may be sent again by the process that has the task
+_REPEATABLE = (
+    *("promise.", "schedule.get", "schedule.create", "schedule.search"),
+    *("task.get", "task.search", "task.acquire", "task.heartbeat", "task.halt"),
+)
 
 
 class Backend:
