@@ -25,7 +25,7 @@ import pytest
 from tests.crash.processes import worker
 from tests.support.cluster import Server, installed_database, of_worker
 from tests.support.gateway import Gateway
-from tests.support.sdk_house import LANGUAGES, House
+from tests.support.sdk_house import LANGUAGES, SCENES, House
 from tests.support.sdks import Sdk
 
 JOB = "tests.protocol.calls_job:app"
@@ -105,11 +105,11 @@ def test_a_workflow_of_an_sdk_calls_ours(house: House, language: str) -> None:
     group = f"{language}-mixed"
     house.begin(language, group, "worker")
     asking = house.begin(language, group, "ask", f"{language}-mixed-", "fan-out")
-    assert asking.answers() == [55], house.said()
+    assert asking.answers() == [SCENES["fan-out"]], house.said()
     row = house.conn.execute(
         "select count(*) from durable.runs where workflow = 'ours.add' and queue = %s", (group,)
     ).fetchone()
-    assert row == (10,)
+    assert row == (20,)
 
 
 @pytest.mark.parametrize("language", ONE)
