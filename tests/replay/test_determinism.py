@@ -102,6 +102,17 @@ def test_the_source_does_not_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hazards_of(FunctionType(CELL_CODE.replace(co_filename="<half>"), {})) == []
 
 
+def test_python_itself_fails_to_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 may raise SystemError where several threads parse at once: that refuses no workflow."""
+
+    def fails(text: str) -> None:
+        raise SystemError("AST constructor recursion depth mismatch")
+
+    monkeypatch.setattr(source, "_sources", {})
+    monkeypatch.setattr(source.ast, "parse", fails)
+    assert hazards_of(registered) == []
+
+
 CELL_CODE = test_no_source_no_warning.__code__
 
 

@@ -58,7 +58,8 @@ def source_of(function: FunctionType) -> tuple[Source, FunctionNode] | None:
     if source is None or source.lines is not lines:
         try:
             tree = ast.parse("".join(lines))
-        except (SyntaxError, ValueError, RecursionError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
+            # the last one is an error of Python 3.11, when several threads parse at once
             return None
         source = Source(file=file, lines=lines, functions=dict(_functions(tree)), top=dict(_top(tree)))
         if len(_sources) >= _FILES_MAX:
