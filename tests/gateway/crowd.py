@@ -38,6 +38,8 @@ class Crowd:
         self.streams = 0
         self.opened = 0
         self._slots = asyncio.Semaphore(24)
+        # so that what is offered is acquired before all is made
+        self._making = asyncio.Semaphore(12)
         self._http = httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_connections=48))
         self._tasks: set[asyncio.Task[None]] = set()
         # offered again before it was acquired: the machine is slow
@@ -58,13 +60,15 @@ class Crowd:
 
     async def task(self, id: str, target: str) -> None:
         """Make a task."""
-        await self.ask("promise.create", id=id, timeoutAt=2**52, tags={"resonate:target": target})
+        async with self._making:
+            await self.ask("promise.create", id=id, timeoutAt=2**52, tags={"resonate:target": target})
 
     async def unblock(self, id: str, address: str) -> None:
         """Make a promise, listen to it, settle it."""
-        await self.ask("promise.create", id=id, timeoutAt=2**52, tags={"resonate:external": "true"})
-        await self.ask("promise.register_listener", awaited=id, address=address)
-        await self.ask("promise.settle", id=id, state="resolved")
+        async with self._making:
+            await self.ask("promise.create", id=id, timeoutAt=2**52, tags={"resonate:external": "true"})
+            await self.ask("promise.register_listener", awaited=id, address=address)
+            await self.ask("promise.settle", id=id, state="resolved")
 
     def member(self, group: str, pid: str) -> None:
         """Begin to poll as a member."""
