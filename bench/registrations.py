@@ -31,7 +31,7 @@ async def save_{n}(order: str, at: str) -> str:
 def helper_{n}(parts: list[str]) -> list[str]:
     return [part.strip() for part in parts if part]
 '''
-WORKFLOW = '''
+WORKFLOW = """
 
 @app.workflow(name="w{n}")
 async def w{n}(order: str, count: int = 3) -> str:
@@ -44,7 +44,7 @@ async def w{n}(order: str, count: int = 3) -> str:
             parts.extend(helper_{first}([order]))
     results = await asyncio.gather(*(save_{first}(part, until.isoformat()) for part in parts))
     return ",".join(sorted(set(results)))
-'''
+"""
 MEASURE = """
 import importlib, sys, time
 import pyengine.definitions.registry as registry

@@ -30,9 +30,8 @@
     └── RemoteError                     an error whose class is unknown here
     Evicted (BaseException)             control signal, never recorded
 
-Rules: attributes instead of parsed texts: a class declares them with their defaults, and the constructor
-takes them by name; the default message is the first line of the class docstring; every error can be pickled;
-SQLSTATE class ``WF`` maps one to one (errors.py). Nothing here imports another module of the package.
+A class declares its attributes with defaults, and the constructor takes them by name. The first line of its
+docstring is the default message. Every error can be pickled. Nothing here imports the package.
 """
 
 from __future__ import annotations
@@ -458,8 +457,7 @@ _UNAVAILABLE_CLASSES = ("08",)
 _UNAVAILABLE_CODES = frozenset({"53300", "57P01", "57P02", "57P03", "57P05"})
 
 
-# resources of the server, its stop, start or restart, and its disk; but no configured limits (53400) and no
-# missing files (58P01). `durable._passes` has the same list.
+# resources, restarts, disk of the server; no limits (53400) or missing files (58P01), as in `durable._passes`
 _TEMPORARY = frozenset(
     {
         "53000",

@@ -46,9 +46,7 @@ def house(street: House) -> Iterator[House]:
     assert not broken, "\n".join(map(str, broken))
 
 
-@pytest.mark.parametrize(
-    "language", [*LANGUAGES, *(pytest.param(each, marks=FULL) for each in OLDER)]
-)
+@pytest.mark.parametrize("language", [*LANGUAGES, *(pytest.param(each, marks=FULL) for each in OLDER)])
 def test_every_scene(house: House, language: str) -> None:
     """What a client of an SDK asks of a worker of the same SDK it gets."""
     group = house.worker(language)

@@ -222,3 +222,20 @@ def test_a_run_moved_to_another_partition_goes_on(conn: Connection, clock: Clock
     due(conn)
     claimed = take_turn(conn, "W", want=1, queues=["q-r"]).tasks
     assert [[row[1] for row in task.rows] for task in claimed] == [["execution_started", "step_completed"]]
+
+
+# what the sweep of retention waits for is bounded, in each part of it
+PATIENT = {
+    "_remove": "_remove_ended waits 100 ms, and tries tree by tree",
+    "_drop_partition": "waits 50 ms, and gives up",
+    "_move_rows": "waits 100 ms, and gives up",
+    "_collect": "waits 100 ms, and tries object by object",
+}
+
+
+@pytest.mark.parametrize("name", PATIENT)
+def test_a_wait_of_retention_is_bounded(conn: Connection, name: str) -> None:
+    """By a setting of the function, or of the one that calls it."""
+    bounded = "_remove_ended" if name == "_remove" else name
+    found = "select count(*) from pg_proc where proname = %s and proconfig::text ~ 'lock_timeout=(50|100)ms'"
+    assert ask(conn, (found, (bounded,))) == (1,)

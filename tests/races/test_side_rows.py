@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from tests.races.plays import HOLDS_OF_CALLS, PAIR, Play, calls_of_removed_runs, objects_are_unused
+from tests.races.test_purging import PATIENT
 from tests.style.test_waits import below, bodies
 from tests.support.clock import Clock
 from tests.support.rows import arm, events, shop, until
@@ -578,13 +579,6 @@ ENTRY_POINTS |= {sign: ENTRY_POINTS[sign] | {"_site"} for sign in IN_COPIES}
 MAIN = {"_promises", "_tasks", "_executions"}
 # of all entry points only a turn appends rows about signals and join sets
 OF_TURNS = {"_update_inboxes": "", "_update_join_sets": ""}
-# what the sweep of retention does is bounded, each part of it
-PATIENT = {
-    "_remove": "_remove_ended waits 100 ms, and tries tree by tree",
-    "_drop_partition": "waits 50 ms, and gives up",
-    "_move_rows": "waits 100 ms, and gives up",
-    "_collect": "waits 100 ms, and tries object by object",
-}
 WRITES = re.compile(
     r"\b(?:update|delete from) durable\.(_\w+)"
     r"|insert into durable\.(_\w+)(?:(?!insert into|;).)*?on conflict[^;]*?do update",
@@ -600,11 +594,3 @@ def test_every_table_is_held_in_some_scene(entry: str) -> None:
         of |= OF_TURNS
     written = {one or two for name in below(entry, of) for one, two in WRITES.findall(of[name])}
     assert written - MAIN - ENTRY_POINTS[entry] == set()
-
-
-@pytest.mark.parametrize("name", PATIENT)
-def test_a_wait_of_retention_is_bounded(conn: Connection, name: str) -> None:
-    """By a setting of the function, or of the one that calls it."""
-    bounded = "_remove_ended" if name == "_remove" else name
-    found = "select count(*) from pg_proc where proname = %s and proconfig::text ~ 'lock_timeout=(50|100)ms'"
-    assert ask(conn, (found, (bounded,))) == (1,)

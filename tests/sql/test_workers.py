@@ -1,5 +1,4 @@
-"""Law: a start hands its run to an idle worker, as a claim would have; to no other, and one for each
-idle registration."""
+"""Law: a start hands its run to an idle worker, as a claim would have, one for each idle registration."""
 
 from __future__ import annotations
 
