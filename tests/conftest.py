@@ -321,6 +321,26 @@ def _databases(
 
 
 @pytest.fixture
+def copy_of(server: Server, maintenance: Connection, database: str) -> Iterator[Callable[[str], str]]:
+    """Makes copies of the test's database, in which no session may be then, as a template or by a dump; each
+    call gives the URL of another one."""
+    from tests.support.dumps import restore
+
+    made: list[str] = []
+
+    def copy(how: str) -> str:
+        made.append(of_worker(f"copy_{len(made)}"))
+        create_database(maintenance, made[-1], database if how == "template" else "template0")
+        if how == "dump":
+            restore(server.dsn(database), server.dsn(made[-1]))
+        return server.dsn(made[-1])
+
+    yield copy
+    for name in made:
+        drop_database(maintenance, name)
+
+
+@pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """This test's share of the session's seed: another number for every test, the same again with --seed."""
     text = f"{os.environ[SEED]} {request.node.nodeid}"

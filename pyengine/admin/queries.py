@@ -23,6 +23,8 @@ __all__ = [
     "Moment",
     "Run",
     "Setting",
+    "Waiting",
+    "adopt",
     "as_of",
     "change_setting",
     "counts",
@@ -41,9 +43,11 @@ __all__ = [
     "server",
     "settings",
     "signal",
+    "site",
     "start",
     "versions",
     "workers",
+    "would_run",
 ]
 
 T = TypeVar("T")
@@ -115,6 +119,16 @@ class Setting:
     name: str
     value: str
     description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A row of ``durable.would_run``."""
+
+    kind: str
+    waiting: int
+    due: int
+    oldest_due: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,3 +358,19 @@ def server(conn: Connection[TupleRow]) -> tuple[str, int]:
     """Return the server's version as text, and the size of this database in bytes."""
     text = "select current_setting('server_version'), pg_database_size(current_database())"
     return conn.execute(text).fetchone() or ("", 0)
+
+
+def site(conn: Connection[TupleRow]) -> dict[str, Any]:
+    """Return the row of ``durable.site``: where the database was adopted, and whether it is a copy."""
+    return conn.cursor(row_factory=dict_row).execute("select * from durable.site").fetchall()[0]
+
+
+def would_run(conn: Connection[TupleRow]) -> list[Waiting]:
+    """Return everything unfinished, by kind."""
+    return _rows(conn, Waiting, "select kind, waiting, due, oldest_due from durable.would_run order by kind")
+
+
+def adopt(conn: Connection[TupleRow]) -> tuple[bool, int]:
+    """Adopt the database; return whether it was a copy, and how many leases were given back."""
+    row = conn.execute("select adopted, leases from durable.adopt()").fetchone()
+    return row if row is not None else (False, 0)

@@ -33,7 +33,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BYE, HEARTBEAT
 from pyengine.errors import EngineError, InvalidRequest, PayloadTooLarge
 from pyengine.worker.blocked_runs import BlockedRuns
-from pyengine.worker.lease_heartbeat import about_process, send_hello
+from pyengine.worker.lease_heartbeat import about_process, hello_when_adopted
 from pyengine.worker.ticker import TickAnswer, Ticker
 
 __all__ = ["AdapterWorker", "Executor"]
@@ -147,7 +147,7 @@ class AdapterWorker:
         queues = [f"adapter:{name}" for name in self.adapters]
         hello: tuple[Any, ...] = (self.id, queues, [], [], about_process(), [])
         try:
-            settings = (await send_hello(self._side, hello))["settings"]
+            settings = (await hello_when_adopted(self._database, self._side, hello))["settings"]
             await self._listener.start()
         except BaseException:
             await self._side.close()

@@ -1,4 +1,4 @@
-"""Commands about the database: ``pyengine db init|migrate|status|set|purge|psql``, and the facade.
+"""Commands about the database: ``pyengine db init|migrate|adopt|status|set|purge|psql``, and the facade.
 
 Lives here: their options and their output. May not: contain SQL (``admin/queries.py``, ``pyengine.admin``).
 """
@@ -9,6 +9,7 @@ import difflib
 import os
 import signal
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pyengine.admin.migrate import Report
+    from pyengine.admin.queries import Waiting
 
 __all__ = ["app"]
 
@@ -133,6 +135,55 @@ def _set_facade(at: Invocation, wanted: bool) -> None:
 
 
 @command(app)
+def adopt(
+    at: Invocation,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Let a copy of a database run: a restored backup, or a database after pg_upgrade.
+
+    Shows what would begin to run, and asks. Leases that came with the copy are given back.
+    """
+    from pyengine.admin import queries
+
+    with at.database() as db:
+        site, waiting = queries.site(db.conn), queries.would_run(db.conn)
+        adopted, leases = False, 0
+        if site["state"] != "adopted":
+            if waiting and not yes:
+                _confirm_adoption(at, db, waiting)
+            adopted, leases = queries.adopt(db.conn)
+        document = {
+            "place": redact(db.place),
+            "adopted": adopted,
+            "leases": leases,
+            "would_run": [asdict(one) for one in waiting],
+            "site": queries.site(db.conn),
+        }
+    done = f"adopted; {leases} leases were given back" if adopted else "no copy: nothing was done"
+    at.out.answer(
+        document, lambda console: console.print(f"the {document['place']} is {done}", soft_wrap=True)
+    )
+
+
+def _confirm_adoption(at: Invocation, db: Database, waiting: list[Waiting]) -> None:
+    """Show what would begin to run, and ask.
+
+    Raises:
+        InvalidRequest: there is no terminal to ask on, or the answer is no.
+    """
+    for one in waiting:
+        since = f", the oldest since {one.oldest_due:%Y-%m-%d %H:%M:%S %z}" if one.oldest_due else ""
+        at.out.remark(f"{one.kind}: {one.waiting}, {one.due} of them due{since}")
+    if at.out.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidRequest(
+            f"work would begin in the {redact(db.place)}, and there is no terminal to confirm that on",
+            hint="add --yes, if the original does not run any more, or both may run",
+        )
+    if not typer.confirm("All this begins to run here, also if the original still runs. Adopt?", err=True):
+        raise InvalidRequest("nothing was adopted")
+
+
+@command(app)
 def status(at: Invocation, listen_url: ListenUrl = None) -> None:
     """Show server, pooler, schema, settings and counts; exit 5 if the schema is not up to date."""
     from pyengine.admin import migrate, queries
@@ -160,6 +211,7 @@ def status(at: Invocation, listen_url: ListenUrl = None) -> None:
             "runs": {},
             "workers": [],
             "health": [],
+            "site": None,
         }
         if schema.installed:
             document["settings"] = queries.settings(db.conn)
@@ -168,6 +220,7 @@ def status(at: Invocation, listen_url: ListenUrl = None) -> None:
                 document["workers"] = queries.workers(db.conn)
             if schema.current:
                 document["health"] = health(db.conn)
+                document["site"] = queries.site(db.conn)
     at.out.answer(document, lambda console: _show_status(console, document, pooler.text()))
     print_problems(at.out, document["health"])
     if not schema.current:

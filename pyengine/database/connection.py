@@ -32,7 +32,7 @@ from pyengine.database.error_mapping import (
     standby,
     unreachable,
 )
-from pyengine.database.failure_log import OutageLog
+from pyengine.database.failure_log import CopyLog, OutageLog
 from pyengine.database.sessions import DRIVER_ERRORS, clean_session, fit, is_odd, keep_alive, transaction
 from pyengine.database.statements.procedures import (
     IN_RECOVERY,
@@ -122,6 +122,7 @@ class Database:
         where: its name in messages.
         pooled: whether a pooler is in between; known once `open` has returned.
         outage: the log of the time during which it cannot be reached.
+        copy: the log of the time during which it is a copy that was not adopted.
         opened: `open` has returned.
     """
 
@@ -136,6 +137,7 @@ class Database:
         self.where = named(dsn)
         self.pooled = False
         self.outage = OutageLog(logger)
+        self.copy = CopyLog(logger)
         self._direct = None if listen_url is None else Database(listen_url, application_name=application_name)
         self.opened = False
 

@@ -1,10 +1,10 @@
 """Repeated failures of one operation, logged with growing severity.
 
-Lives here: `FailureLog`, for an operation that is done over and over, and `OutageLog`, for a database that
-cannot be reached. May not: doing the operation. Design: a single failure is logged for debugging only, since
-the next try repairs it; two in a row are a warning. After a minute of failures an error is logged once a
-minute, with the next command to type. An outage makes every operation of every connection fail, so it is
-logged once for all of them.
+Lives here: `FailureLog`, for an operation that is done over and over, `OutageLog`, for a database that
+cannot be reached, and `CopyLog`, for one in which nothing runs yet. May not: doing the operation. Design: a
+single failure is logged for debugging only, since the next try repairs it; two in a row are a warning. After
+a minute of failures an error is logged once a minute, with the next command to type. An outage makes every
+operation of every connection fail, so it is logged once for all of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import time
 
 from pyengine.errors import EngineError, Unavailable
 
-__all__ = ["FailureLog", "OutageLog"]
+__all__ = ["CopyLog", "FailureLog", "OutageLog"]
 
 _ERROR_AFTER_S = 60.0
 _NEXT = "pyengine db status"
+_ADOPT = "pyengine db adopt"
 
 
 class FailureLog:
@@ -123,3 +124,48 @@ class OutageLog:
             since_s, self._since_s = self._since_s, None
         if since_s is not None:
             self._logger.warning("connected to %s again, after %.1f s", where, time.monotonic() - since_s)
+
+
+class CopyLog:
+    """The time during which a database is a copy that was not adopted, for a whole process, from any thread.
+
+    Args:
+        logger: the logger to write to.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._since_s: float | None = None
+        self._again_s = 0.0
+
+    def found(self, where: str) -> None:
+        """Record that the database gives no work.
+
+        Args:
+            where: the database's name in messages.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            is_due = self._since_s is None or now_s >= self._again_s
+            if self._since_s is None:
+                self._since_s = now_s
+            if is_due:
+                self._again_s = now_s + _ERROR_AFTER_S
+        if is_due:
+            self._logger.warning(
+                "%s is a copy that was not adopted, so nothing runs in it; waiting for that; type: %s",
+                where,
+                _ADOPT,
+            )
+
+    def ended(self, where: str) -> None:
+        """Record that the database gives work.
+
+        Args:
+            where: the database's name in messages.
+        """
+        with self._lock:
+            since_s, self._since_s = self._since_s, None
+        if since_s is not None:
+            self._logger.warning("%s was adopted, after %.1f s", where, time.monotonic() - since_s)

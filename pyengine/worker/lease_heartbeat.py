@@ -33,17 +33,18 @@ import msgspec
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRESENT, TAKE_PRESENCE
-from pyengine.errors import EngineError, Unavailable
+from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.turn import Lease
 from pyengine.sources import VERSION
 from pyengine.worker.blocked_runs import WARN_AFTER_S, Holder
 
-__all__ = ["Heartbeat", "Vitals", "about_process", "send_hello"]
+__all__ = ["ADOPTION_RETRY_S", "Heartbeat", "Vitals", "about_process", "hello_when_adopted"]
 
 logger = logging.getLogger("pyengine.heartbeat")
 
 WATCH_EVERY_S = 0.25
 BLOCKED_AFTER_S = 1.0
+ADOPTION_RETRY_S = 2.0
 _PRESENCE_RETRY_S = 0.2
 _PRESENCE_SELDOM_S = 30.0
 _VAIN_DECLARATIONS = 10
@@ -94,6 +95,25 @@ async def send_hello(link: ReconnectingConnection | ConnectionPool, hello: tuple
     """
     answer: dict[str, Any] = msgspec.json.decode(await link.run(HELLO, *hello))
     return answer
+
+
+async def hello_when_adopted(
+    database: Database, link: ReconnectingConnection | ConnectionPool, hello: tuple[Any, ...]
+) -> dict[str, Any]:
+    """Register the worker as `send_hello` does; wait while the database is a copy that was not adopted.
+
+    Raises:
+        EngineError: it failed.
+    """
+    while True:
+        try:
+            answer = await send_hello(link, hello)
+        except NotAdopted:
+            database.copy.found(database.where)
+            await asyncio.sleep(ADOPTION_RETRY_S)
+        else:
+            database.copy.ended(database.where)
+            return answer
 
 
 class Heartbeat:
@@ -194,13 +214,17 @@ class Heartbeat:
                     [one.version for one in leases],
                     self._vitals.since_tick_ms(),
                 )
+            except NotAdopted:
+                # leases and presence of this worker belong to another database
+                missed = True
+                link.drop()
             except EngineError as error:
                 missed = isinstance(error, Unavailable)
                 logger.log(logging.DEBUG if missed else logging.ERROR, "heartbeat: %s", error.message)
-                continue
-            if lost:
+            else:
                 gone = set(lost)
-                self._vitals.lost([one for one in leases if one.execution in gone])
+                if gone:
+                    self._vitals.lost([one for one in leases if one.execution in gone])
 
     async def _back(self, link: ReconnectingConnection) -> bool:
         """Come back after the connection was lost: the worker may have been forgotten meanwhile."""
@@ -209,7 +233,7 @@ class Heartbeat:
             await self._hello(link)
         except EngineError as error:
             logger.debug("hello: %s", error.message)
-            await asyncio.sleep(_PRESENCE_RETRY_S)
+            await asyncio.sleep(_retry_s(error))
             return False
         return True
 
@@ -248,7 +272,7 @@ class Heartbeat:
                 await link.run(PRESENT, self._worker, False)
             except EngineError as error:
                 logger.debug("presence: %s", error.message)
-                await asyncio.sleep(_PRESENCE_RETRY_S)
+                await asyncio.sleep(_retry_s(error))
 
     async def _declare(self, link: ReconnectingConnection) -> None:
         """Take the lock, and have another session see it held."""
@@ -290,3 +314,8 @@ class Heartbeat:
                     # what a start would hand over now would not be heard
                     with contextlib.suppress(EngineError):
                         await link.run(IDLE, *self._vitals.idle, 0)
+
+
+def _retry_s(error: EngineError) -> float:
+    """Return when to say hello again; the server logs each one that it refuses."""
+    return ADOPTION_RETRY_S if isinstance(error, NotAdopted) else _PRESENCE_RETRY_S

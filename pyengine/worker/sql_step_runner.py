@@ -22,7 +22,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.sql_functions import SQL_STEP
 from pyengine.definitions.sql_errors import sql_error
 from pyengine.definitions.sql_steps import SqlStep
-from pyengine.errors import EngineError, Unavailable, passes
+from pyengine.errors import EngineError, NotAdopted, Unavailable, passes
 from pyengine.protocol.turn import decode_journal
 from pyengine.worker.attempts import Attempt
 from pyengine.worker.capacity import Capacity
@@ -145,7 +145,7 @@ def _meaning(error: EngineError, attempt: Attempt, *, over: bool) -> str:
     if not isinstance(cause, asyncpg.PostgresError):
         return "again"
     state = getattr(cause, "sqlstate", None) or ""
-    if state in _CONFLICTS or isinstance(error, Unavailable) or passes(state):
+    if state in _CONFLICTS or isinstance(error, Unavailable | NotAdopted) or passes(state):
         return "again"
     if _USERS in (getattr(cause, "context", None) or "") and not _sql_step_of(attempt).is_engines:
         raise sql_error(

@@ -70,6 +70,7 @@ class TickAnswer(msgspec.Struct):
     hints: list[str]
     waits: int = 0
     problem: str | None = None
+    warning: str | None = None
     locked: list[str] = []
 
 
@@ -230,6 +231,8 @@ class Ticker:
 
     def _worked(self, schedules: bool, answer: TickAnswer) -> None:
         self._troubles[schedules].succeeded()
+        if answer.warning is not None:
+            logger.warning("%s", answer.warning)
         if answer.problem is not None:
             self._problem.failed(answer.problem)
         else:

@@ -29,6 +29,7 @@ from pyengine.errors import (
     EngineError,
     InvalidRequest,
     LeaseLost,
+    NotAdopted,
     PayloadTooLarge,
     StepTimeout,
     passes,
@@ -348,7 +349,7 @@ class TransactionRunner:
             return ("value", await work)
         except asyncpg.PostgresError as error:
             code = error.sqlstate or ""
-            passing = passes(code) or (ours and code in _BOUNDED)
+            passing = passes(code) or code == NotAdopted.sqlstate or (ours and code in _BOUNDED)
             if passing or code == _REPLAY or code.startswith("08") or conn.is_closed():
                 raise Again(error, expected=code == _REPLAY, passing=passing) from error
             if code.startswith("40") and run.transaction_tries < _TRIES_MAX:

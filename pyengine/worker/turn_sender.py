@@ -25,10 +25,11 @@ import msgspec
 from pyengine.database.connection import Database, ReconnectingConnection, backoff_s
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.statements.procedures import TURN
-from pyengine.errors import EngineError, Unavailable
+from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.commands import Complete, Fail, Halt, Release
 from pyengine.protocol.turn import Answer, RunReport, decode_answer, encode_reports, encode_texts
 from pyengine.worker.events import Event, ReportRejected
+from pyengine.worker.lease_heartbeat import ADOPTION_RETRY_S
 
 __all__ = ["Identity", "TurnSender"]
 
@@ -87,7 +88,7 @@ class TurnSender:
         self._link = ReconnectingConnection(database, "turn")
         self._serves = identity.serves
         self._worker, self._ttl_ms = identity.worker, identity.ttl_ms
-        self._where = database.where
+        self._where, self._copy = database.where, database.copy
         self._trouble = FailureLog(logger, "turn")
         self._suspects: set[int] = set()
         self.uncertain = False
@@ -135,6 +136,11 @@ class TurnSender:
                 timeouts += _timed_out(error)
                 self._trouble.failed(f"outcome unknown ({len(reports)} reports): {error.message}")
                 await self._link.connected_eventually(purpose="turn")
+            except NotAdopted:
+                # not the fault of a report: the connection leads to a copy, perhaps only this time
+                self._copy.found(self._where)
+                await asyncio.sleep(ADOPTION_RETRY_S)
+                continue
             except EngineError as error:
                 failures += 1
                 timeouts += _timed_out(error)
@@ -148,6 +154,7 @@ class TurnSender:
                 self._trouble.failed(f"refused by {self._where}: {error}")
             else:
                 self._trouble.succeeded()
+                self._copy.ended(self._where)
                 if self._is_suspect(reports):
                     self._suspects.discard(reports[0].execution)
                 return [answer]

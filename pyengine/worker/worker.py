@@ -49,7 +49,13 @@ from pyengine.worker.effects import (
 from pyengine.worker.events import AttemptRunsLong, Closed, LeasesLost, Stopping
 from pyengine.worker.handoff import Handoff
 from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
-from pyengine.worker.lease_heartbeat import BLOCKED_AFTER_S, Heartbeat, Vitals, about_process, send_hello
+from pyengine.worker.lease_heartbeat import (
+    BLOCKED_AFTER_S,
+    Heartbeat,
+    Vitals,
+    about_process,
+    hello_when_adopted,
+)
 from pyengine.worker.run_manager import RunManager
 from pyengine.worker.service_runner import Served, Server
 from pyengine.worker.sql_step_runner import SqlStepRunner
@@ -142,7 +148,7 @@ class Worker:
         await self.stop()
 
     async def start(self) -> None:
-        """Check the database, say hello and begin to claim.
+        """Check the database, say hello and begin to claim; a copy must be adopted before.
 
         Raises:
             Unavailable: the database cannot be reached.
@@ -160,7 +166,7 @@ class Worker:
         hello = (self.id, list(self.queues), names, versions, about_process(), digests)
         self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self.database, "work", _WORK)
-        answer = await send_hello(self._side, hello)
+        answer = await hello_when_adopted(self.database, self._side, hello)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
         identity = Identity(
             worker=self.id,

@@ -186,3 +186,20 @@ def test_version_and_help_need_no_database(pyengine: Any) -> None:
     """--version and --help answer at once."""
     assert pyengine("--version").out.startswith("pyengine ")
     assert "demo" in pyengine("--help").out
+
+
+def test_adopt_shows_what_would_run_and_asks(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """A copy is named by status, with the command to type. That refuses to adopt without a question answered
+    or --yes; a second call does nothing."""
+    conn.execute("select durable.start('w', id => 'r')")
+    conn.execute("update durable._site set system_identifier = 1")
+    told = at_database("db", "status")
+    assert "this database is a copy" in told.out and "pyengine db adopt" in told.err
+    assert at_database("db", "status", "--json").document["site"]["state"] == "copy"
+    refused = at_database("db", "adopt")
+    assert refused.code == 2 and "runs: 1, 1 of them due, the oldest since" in refused.err
+    assert "--yes" in refused.err
+    answer = at_database("db", "adopt", "--yes", "--json").document
+    assert (answer["adopted"], answer["leases"], answer["site"]["state"]) == (True, 0, "adopted")
+    assert [(one["kind"], one["waiting"]) for one in answer["would_run"]] == [("runs", 1)]
+    assert "no copy: nothing was done" in at_database("db", "adopt").out

@@ -4,7 +4,6 @@ nothing, and no message leaves. People may read and write. A copy in which nothi
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from pyengine.embedded.binaries import find_binaries
-from tests.support.cluster import Server, create_database, drop_database, of_worker
 from tests.support.roles import who_works
 from tests.support.verbs import (
     Call,
@@ -89,9 +86,10 @@ def live(conn: Connection) -> Leased:
     answer = take_turn(conn, "W", report(asleep, commands=[timer(0, 1)]))
     take_turn(conn, "W", report(asleep, end=suspend(0), seen=answer.next_of(asleep)))
     waits = begin_run(conn, "waits")
-    ask(conn, create("late", ask(conn, ("select durable._now_ms() + 20", ()))[0], external="true"))
+    ask(conn, create("late", 9_000_000_000_000, external="true"))
     answer = take_turn(conn, "W", report(waits, commands=[adopt(0, "late")]))
     take_turn(conn, "W", report(waits, end=suspend(0), seen=answer.next_of(waits)))
+    conn.execute("update durable._promises set timeout_at = created_at + 1 where id = 'late'")
     ask(conn, start("queued"))
     ask(conn, create("offered", target="g"))
     take(conn, "taken")
@@ -155,34 +153,6 @@ def begins(held: Leased) -> dict[str, Call]:
             (),
         ),
     }
-
-
-@pytest.fixture
-def copy_of(server: Server, maintenance: Connection, database: str) -> Iterator[Callable[[str], str]]:
-    """Makes a copy of the test's database, in which nobody may be then; returns its URL."""
-    made: list[str] = []
-
-    def copy(how: str) -> str:
-        name = of_worker(f"copy_{len(made)}")
-        made.append(name)
-        if how == "template":
-            create_database(maintenance, name, database)
-        else:
-            create_database(maintenance, name)
-            programs = find_binaries().bin_dir
-            dumped = subprocess.run(
-                [programs / "pg_dump", server.dsn(database)], check=True, capture_output=True
-            ).stdout
-            subprocess.run(
-                [programs / "psql", "-q", "-v", "ON_ERROR_STOP=1", "-o", "/dev/null", server.dsn(name)],
-                check=True,
-                input=dumped,
-            )
-        return server.dsn(name)
-
-    yield copy
-    for name in made:
-        drop_database(maintenance, name)
 
 
 @contextmanager

@@ -60,14 +60,15 @@ begin
   perform durable._interrupt(
     array(select t.execution from durable._tasks t where t.id = any (v_ids) and t.execution is not null), 'adopted', p_now);
   perform durable._release_tasks(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), p_now);
-  delete from durable._idle_workers i
-  where i.worker = any (array(select x.worker from durable._idle_workers x for update skip locked));
-  delete from durable._workers w where w.id = any (array(select x.id from durable._workers x for update skip locked));
+  delete from durable._idle_workers i where i.worker = any (array(
+    select x.worker from durable._idle_workers x where durable._is_disconnected(x.number) for update skip locked));
+  delete from durable._workers w where w.id = any (array(
+    select x.id from durable._workers x where durable._is_disconnected(x.number) for update skip locked));
   return cardinality(v_ids);
 end
 $$;
 comment on function durable._void_leases(bigint) is
-  'Gives back all leases that came with a copy, and forgets the workers of the original. No run has crashed by that. The caller has locked the tasks and their heads. Answers how many leases.';
+  'Gives back all leases that came with a copy, and forgets the workers of the original, which have no connection here. No run has crashed by that. The caller has locked the tasks and their heads. Answers how many leases.';
 
 create or replace function durable._forget_transactions(p_now bigint)
 returns void language plpgsql volatile
