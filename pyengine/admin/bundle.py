@@ -1,6 +1,6 @@
 """The engine as one SQL file, for installations with psql alone.
 
-    python -m pyengine.admin.bundle > durable.sql       then: psql -f durable.sql
+    python -m pyengine.admin.bundle > schema.sql       then: psql -f durable.sql
     python -m pyengine.admin.bundle --initial           rewrites migrations/0001_initial.sql from sql/state
     python -m pyengine.admin.bundle --freeze            lists all steps in migrations/SHA256SUMS: at a release
 
@@ -24,7 +24,7 @@ from pyengine.sources import SCHEMA, VERSION, Sources, found
 __all__ = ["bundle", "freeze", "initial", "main", "write_initial"]
 
 _BUNDLE_HEAD = f"""\
--- pyengine {VERSION}: the schema {SCHEMA} as one file. Run it with: psql -v ON_ERROR_STOP=1 -f durable.sql
+-- pyengine {VERSION}: the schema {SCHEMA} as one file. Run it with: psql -v ON_ERROR_STOP=1 -f schema.sql
 -- It installs; an installed database is brought up to date by `pyengine db migrate`.
 """
 

@@ -27,10 +27,13 @@ __all__ = [
     "SUBSCRIBE",
 ]
 
+# payloads in the form that older SDKs read
+_ANSWER = "select a.status, a.word, durable._wire_v0(a.promise)::text as promise"
+
 CREATE = Procedure(
     signature="(id, key, data, headers json, timeout, strict, tags json) -> (status, word, promise json)",
     sql=(
-        "select a.status, a.word, a.promise::text as promise from durable.promise_create_v0("
+        f"{_ANSWER} from durable.promise_create_v0("
         "$1::text, $2::text, $3::text, $4::text::jsonb, $5::bigint, $6::boolean, $7::text::jsonb) a"
     ),
 )
@@ -41,15 +44,14 @@ CREATE_WITH_TASK = Procedure(
         "-> (status, word, promise json, task json)"
     ),
     sql=(
-        "select a.status, a.word, a.promise::text as promise, a.task::text as task "
+        f"{_ANSWER}, a.task::text as task "
         "from durable.promise_task_v0($1::text, $2::text, $3::text, $4::text::jsonb, $5::bigint, "
         "$6::boolean, $7::text::jsonb, $8::text, $9::bigint) a"
     ),
 )
 
 _SETTLE = (
-    "select a.status, a.word, a.promise::text as promise from durable.promise_{}_v0("
-    "$1::text, $2::text, $3::text, $4::text::jsonb, $5::boolean) a"
+    _ANSWER + " from durable.promise_{}_v0($1::text, $2::text, $3::text, $4::text::jsonb, $5::boolean) a"
 )
 _SETTLE_SIGNATURE = "(id, key, data, headers json, strict) -> (status, word, promise json)"
 
@@ -61,21 +63,23 @@ SETTLE = {
 
 READ = Procedure(
     signature="(id) -> (status, word, promise json)",
-    sql="select a.status, a.word, a.promise::text as promise from durable.promise_read_v0($1::text) a",
+    sql=f"{_ANSWER} from durable.promise_read_v0($1::text) a",
 )
 
 SEARCH = Procedure(
     signature="(pattern, state, tags json, limit, cursor) -> (promises json, cursor)",
     sql=(
-        "select a.promises::text as promises, a.cursor from durable.promise_search_v0("
-        "$1::text, $2::text, $3::text::jsonb, $4::integer, $5::text) a"
+        "select (select coalesce(jsonb_agg(durable._wire_v0(p.promise) order by p.place), '[]') "
+        "from jsonb_array_elements(a.promises) with ordinality as p (promise, place))::text as promises, "
+        "a.cursor "
+        "from durable.promise_search_v0($1::text, $2::text, $3::text::jsonb, $4::integer, $5::text) a"
     ),
 )
 
 CALLBACK = Procedure(
     signature="(id, promise id, root id, timeout, recv json) -> (status, word, callback json, promise json)",
     sql=(
-        "select a.status, a.word, a.callback::text as callback, a.promise::text as promise "
+        f"{_ANSWER}, a.callback::text as callback "
         "from durable.promise_callback_v0($1::text, $2::text, $3::text, $4::bigint, $5::text::jsonb) a"
     ),
 )
@@ -83,7 +87,7 @@ CALLBACK = Procedure(
 SUBSCRIBE = Procedure(
     signature="(id, promise id, timeout, recv json) -> (status, word, callback json, promise json)",
     sql=(
-        "select a.status, a.word, a.callback::text as callback, a.promise::text as promise "
+        f"{_ANSWER}, a.callback::text as callback "
         "from durable.promise_subscribe_v0($2::text, $4::text::jsonb, $1::text, $3::bigint) a"
     ),
 )
@@ -144,7 +148,7 @@ OLDER_OFFERS = Procedure(
 OLDER_UNBLOCKS = Procedure(
     signature="(addresses[], limit, ttl_ms) -> (promise_id, address, promise json, settled)",
     sql=(
-        "select u.promise_id, u.address, r.promise::text as promise, "
+        "select u.promise_id, u.address, durable._wire_v0(r.promise)::text as promise, "
         "r.promise ->> 'state' <> 'PENDING' as settled "
         "from durable.unblock_claim_many($1::text[], $2::integer, $3::integer) u "
         "cross join lateral durable._read_v0(u.promise_id, 0) as r (promise)"

@@ -3,33 +3,44 @@
 -- done now, 200 done before or nothing to do, 403, 404, 409), a word, and the promise in its older form. A malformed argument
 -- raises WF004, as everywhere. _v0: the version of the protocol before the first.
 
-create or replace function durable._payload_v0(p_headers jsonb, p_data text, p_state text)
-returns jsonb language sql immutable
-as $$
-  select case
-    when not durable._is_plain(p_headers) then jsonb_build_object('headers', nullif(p_headers, '{}'), 'data', p_data)
-    when p_state like 'rejected%' and p_data is not null
-      then jsonb_build_object('data', durable._in_envelope(jsonb_build_object('__error__', coalesce(
-             durable._json(p_data) ->> 'message', p_data))::text))
-    else jsonb_build_object('data', durable._in_envelope(p_data)) end
-$$;
-comment on function durable._payload_v0(jsonb, text, text) is
-  'A param or value in the older shape: what the engine encoded as clients of that time read it, base64 of JSON, an error by its message; anything else as it came.';
-
 create or replace function durable._record_v0(p_record durable.promise_record, p_key_create text, p_key_complete text)
 returns jsonb language sql immutable
 as $$
   select jsonb_strip_nulls(jsonb_build_object(
     'id', p_record.id, 'state', upper(p_record.state collate "C"), 'timeout', p_record.timeout_at, 'tags', p_record.tags,
-    'param', durable._payload_v0(p_record.param_headers, p_record.param_data, 'pending'),
-    'value', durable._payload_v0(
-      coalesce(p_record.value_headers, case when durable._is_plain(p_record.param_headers) then durable._plain_headers() end),
-      p_record.value_data, p_record.state),
+    'param', jsonb_build_object('headers', p_record.param_headers, 'data', p_record.param_data),
+    'value', jsonb_build_object('headers', p_record.value_headers, 'data', p_record.value_data),
     'idempotencyKeyForCreate', p_key_create, 'idempotencyKeyForComplete', p_key_complete,
     'createdOn', p_record.created_at, 'completedOn', p_record.settled_at))
 $$;
 comment on function durable._record_v0(durable.promise_record, text, text) is
-  'A promise in the older shape: state in capitals, createdOn and completedOn, idempotency keys. Absent fields are left out, and headers that are empty.';
+  'A promise in the older shape: state in capitals, createdOn and completedOn, idempotency keys. Absent fields are left out. Payloads are as stored; _wire_v0 converts them.';
+
+create or replace function durable._wire_payload_v0(p_headers jsonb, p_data text, p_state text)
+returns jsonb language sql immutable
+as $$
+  select case
+    when not durable._is_plain(p_headers) then jsonb_build_object('headers', nullif(p_headers, '{}'), 'data', p_data)
+    when p_state like 'REJECTED%' and p_data is not null
+      then jsonb_build_object('data', durable._in_envelope(jsonb_build_object('__error__', coalesce(
+             durable._json(p_data) ->> 'message', p_data))::text))
+    else jsonb_build_object('data', durable._in_envelope(p_data)) end
+$$;
+comment on function durable._wire_payload_v0(jsonb, text, text) is
+  'A param or value as older SDKs read it: what the engine encoded becomes base64 of JSON, an error its message; anything else stays as it came.';
+
+create or replace function durable._wire_v0(p_promise jsonb)
+returns jsonb language sql immutable
+as $$
+  select p_promise || jsonb_strip_nulls(jsonb_build_object(
+    'param', durable._wire_payload_v0(p_promise #> '{param,headers}', p_promise #>> '{param,data}', 'PENDING'),
+    'value', durable._wire_payload_v0(
+      coalesce(p_promise #> '{value,headers}',
+               case when durable._is_plain(p_promise #> '{param,headers}') then durable._plain_headers() end),
+      p_promise #>> '{value,data}', p_promise ->> 'state')))
+$$;
+comment on function durable._wire_v0(jsonb) is
+  'A promise in the older shape as it leaves for an older SDK: payloads in the form that it reads, without headers that are empty.';
 
 create or replace function durable._read_v0(p_id text, p_now bigint)
 returns jsonb language plpgsql volatile

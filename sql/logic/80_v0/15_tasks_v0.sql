@@ -21,16 +21,18 @@ returns integer language sql immutable parallel safe
 as $$ select case p_word when 'OK' then p_done when 'deduplicated' then 200 when 'not found' then 404 else 403 end $$;
 comment on function durable._status_v0(text, integer) is 'The status of an answer about a task; p_done: for what was done now.';
 
+create or replace function durable._promise_of_claim_v0(p_id text)
+returns jsonb language sql volatile
+as $$ select jsonb_build_object('id', p_id, 'data', durable._wire_v0(durable._read_v0(p_id, 0))) $$;
+comment on function durable._promise_of_claim_v0(text) is 'A promise in the answer of a claim.';
+
 create or replace function durable._claimed_v0(p_id text, p_leaf text)
-returns jsonb language plpgsql volatile
+returns jsonb language sql volatile
 as $$
-begin
-  return jsonb_build_object(
+  select jsonb_build_object(
     'type', case when p_leaf is null then 'invoke' else 'resume' end,
-    'promises', jsonb_build_object('root', jsonb_build_object('id', p_id, 'data', durable._read_v0(p_id, 0)))
-      || case when p_leaf is null then '{}'
-              else jsonb_build_object('leaf', jsonb_build_object('id', p_leaf, 'data', durable._read_v0(p_leaf, 0))) end);
-end
+    'promises', jsonb_build_object('root', durable._promise_of_claim_v0(p_id))
+      || case when p_leaf is null then '{}' else jsonb_build_object('leaf', durable._promise_of_claim_v0(p_leaf)) end)
 $$;
 comment on function durable._claimed_v0(text, text) is 'The answer of a claim: the promise of the task, and the promise that resumed it.';
 
