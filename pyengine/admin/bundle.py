@@ -1,12 +1,12 @@
 """The engine as one SQL file, for installations with psql alone.
 
-    python -m pyengine.admin.bundle > schema.sql       then: psql -f durable.sql
+    python -m pyengine.admin.bundle > schema.sql       then: psql -f schema.sql
     python -m pyengine.admin.bundle --initial           rewrites migrations/0001_initial.sql from sql/state
     python -m pyengine.admin.bundle --freeze            lists all steps in migrations/SHA256SUMS: at a release
 
 Lives here: the bundle, and what writes files of ``migrations/``. May not: open a connection. A database that
 was installed from the bundle has the same records as any other, so a later ``pyengine db migrate`` works.
-Until the first release ``0001_initial.sql`` follows ``sql/state``; ``SHA256SUMS`` freezes the steps it lists.
+``SHA256SUMS`` freezes the steps that it lists, and ``--initial`` refuses once it lists the first one.
 """
 
 from __future__ import annotations
