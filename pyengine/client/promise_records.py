@@ -133,7 +133,8 @@ class Registration:
     """The result of registering a callback.
 
     Args:
-        callback: the callback; None if its id is known or one of the two promises is completed.
+        callback: the callback, also if it was registered before; None if its id belongs to another one, or
+            one of the two promises is completed.
         promise: the awaited promise; if it is completed, its awaiter continues at once.
     """
 

@@ -12,7 +12,7 @@ The way of a claimed run, to its first step:
 4. turn_loop:TurnLoop.apply makes an event of the run
 5. dispatcher:Dispatcher.post_all has it applied
 6. run_manager:RunManager.apply finds the run unknown, or warm
-7. run_driver:RunDriver.advance drives the coroutine by its journal
+7. run_driver:RunDriver.begin drives the coroutine by its journal
 8. step_runner:StepRunner.start runs the body of its first step
 
 The way of a step's result, from its end to the next advance:

@@ -133,6 +133,7 @@ class Worker:
         self._ticked_s = time.monotonic()
         self._tick_handle: asyncio.TimerHandle | None = None
         self._heartbeat: Heartbeat | None = None
+        self._declaring: asyncio.Task[Any] | None = None
         self._listening = self._stopping = False
         self._failed: BaseException | None = None
 
@@ -326,6 +327,10 @@ class Worker:
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             await self._loop.run_in_executor(None, heartbeat.stop)
+        if self._declaring is not None:
+            # while it is under way the row of this worker is locked, and a farewell leaves a locked row alone
+            with contextlib.suppress(EngineError):
+                await self._declaring
 
     async def abandon(self) -> None:
         """Let go of everything at once, as a crash does: leases are lost when they expire."""
@@ -406,7 +411,11 @@ class Worker:
 
     def _declare(self) -> Future[Any]:
         """Declare presence."""
-        return asyncio.run_coroutine_threadsafe(self._side.run(PRESENT, self.id, True), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._declare_presence(), self._loop)
+
+    async def _declare_presence(self) -> Any:
+        self._declaring = asyncio.create_task(self._side.run(PRESENT, self.id, True))
+        return await asyncio.shield(self._declaring)
 
     def _leases_lost(self, leases: list[Lease]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

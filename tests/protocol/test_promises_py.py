@@ -272,7 +272,7 @@ def test_callbacks(dsn: str) -> None:
         assert (*found, made.callback.recv) == ("c", "leaf", "root", "poll://any@g/w")
         assert made.callback.timeout is None
         again = await promises.callback("c", "leaf", "root", "g", timeout="1h")
-        assert again.callback is None and again.promise.pending
+        assert again.callback is not None and again.callback.id == "c" and again.promise.pending
         timed = await promises.callback("d", "leaf", "root", "http://h/x", timeout="1h")
         assert timed.callback is not None and timed.callback.timeout is not None
         await promises.resolve("leaf", 5)

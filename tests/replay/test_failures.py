@@ -324,7 +324,7 @@ def test_sqlstates() -> None:
     assert {code: cls.sqlstate for code, cls in sqlstates.ERROR_CODES.items()} == {
         c: c for c in sqlstates.ERROR_CODES
     }
-    assert sorted(sqlstates.ERROR_CODES) == [f"WF{n:03}" for n in range(1, 16)]
+    assert sorted(sqlstates.ERROR_CODES) == [f"WF{n:03}" for n in range(1, 17)]
     for code, cls in sqlstates.ERROR_CODES.items():
         error = sqlstates.from_sqlstate(code, "m", "d", "h")
         assert type(error) is cls and str(error) == "m\ndetail: d\nhint: h"

@@ -55,9 +55,10 @@ from lives where not asleep
 union all select execution, id, bucket, 'w', '1', 16, 6, 'blocked', '{1}', 'single', 1
 from lives where asleep;
 insert into durable._promises (id, timeout_at, created_at, state, settled_at, head, external, target,
-  task_version)
-select id, never, 1, 'resolved', 2, execution, true, 'poll://any@q', 1 from lives where not asleep
-union all select id, never, 1, 'pending', null, execution, true, 'poll://any@q', null
+  task_version, param_headers)
+select id, never, 1, 'resolved', 2, execution, true, 'poll://any@q', 1, '{"codec": "json"}'::jsonb
+from lives where not asleep
+union all select id, never, 1, 'pending', null, execution, true, 'poll://any@q', null, '{"codec": "json"}'
 from lives where asleep;
 insert into durable._promises (id, timeout_at, created_at, state, settled_at, execution, child, external,
   timer)
@@ -288,7 +289,7 @@ def test_changes_since_the_last_check_are_checked(conn: Connection, clock: Clock
     ask(conn, create("old", external="true"))
     clock.advance(7_200_000)
     take_turn(conn, "W", report(held["grown"], commands=[captured(0)]))
-    ask(conn, ("select durable.resolve('ended', '1')", ()))
+    ask(conn, ("select durable._settle_promise('ended', 'resolved', '1', null)", ()))
     take_turn(conn, "W", report(begin_run(conn, "young"), commands=[run(0, queue="kids")]))
     ask(conn, create("new", external="true"))
     conn.execute("update durable._executions set next_seq = next_seq + 1")

@@ -35,6 +35,7 @@ KEPT = {
     "_workers",
     "_idle_workers",
     "_workflows",
+    "_published",
     "_buckets",
     "_watches",
     "_services",

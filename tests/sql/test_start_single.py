@@ -180,6 +180,7 @@ def test_a_randomly_generated_id_takes_no_name_lock(conn: Connection, clock: Clo
     words = tuple(usual.values())
     fresh = CHOSEN.removesuffix(")") + ", true)"
     assert outcome(conn, fresh, words) == outcome(conn, CHOSEN, words)
+    ask(conn, ("select durable._adopt_idle_copy()", ()))  # the first use of a copy takes a lock
     locks = ("select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()", ())
     (before,) = ask(conn, locks)
     assert ask(conn, (fresh, words)) == ("0f" * 16, True)

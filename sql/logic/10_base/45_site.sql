@@ -72,7 +72,11 @@ begin
     return false;
   elsif durable._could_run() then
     perform set_config('durable.site', '', false);
-    return not durable._is_being_adopted();
+    if durable._is_being_adopted() then
+      return false;
+    end if;
+    -- the adoption may have been committed since the first look
+    return not exists (select from durable._site s where s.identity = v_identity);
   elsif current_setting('transaction_read_only') = 'off' and current_setting('transaction_isolation') = 'read committed'
         and durable._try_lock_idle_copy() then
     perform durable._record_site(v_identity);
