@@ -9,12 +9,15 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 from pyengine import App, ctx
 
 app = App()
+
+_parser = threading.Lock()  # ast.parse of CPython 3.11 fails at times in several threads
 
 
 def _ran(name: str) -> None:
@@ -41,7 +44,8 @@ def digest(text: str) -> str:
 def parse(text: str) -> dict[str, Any]:
     """What a file defines, and how long it is."""
     _ran("parse")
-    tree = ast.parse(text)
+    with _parser:
+        tree = ast.parse(text)
     names = [each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)]
     return {"lines": text.count("\n"), "names": sorted(set(names))}
 
