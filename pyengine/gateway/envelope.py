@@ -29,13 +29,21 @@ class Refused(Exception):
         status: the status of the answer.
         reason: its text.
         retry_after_s: seconds after which the client may try again.
+        closes: the connection is closed after the answer.
+
+    Attributes:
+        headers: headers of the answer.
     """
 
-    def __init__(self, status: int, reason: str, *, retry_after_s: int | None = None) -> None:
+    def __init__(
+        self, status: int, reason: str, *, retry_after_s: int | None = None, closes: bool = False
+    ) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.retry_after_s = retry_after_s
+        self.headers = {"connection": "close"} if closes else {}
+        if retry_after_s is not None:
+            self.headers["retry-after"] = str(retry_after_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from pyengine.gateway.members import Members
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.permissions import Forbidden, check
 from pyengine.gateway.poll import bearer
-from pyengine.gateway.request_body import BodyTooLarge, BodyTooSlow, read_body
+from pyengine.gateway.request_body import read_body
 from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
 
 __all__ = ["Legacy"]
@@ -125,14 +125,8 @@ class Legacy:
             return _error(401, 40100, str(refused), {"www-authenticate": "Basic"})
         except Forbidden as forbidden:
             return _error(403, 40300, str(forbidden))
-        except BodyTooLarge:
-            reason = f"a request has at most {self._config.max_body_bytes} bytes"
-            return _error(413, 41300, reason, {"connection": "close"})
-        except BodyTooSlow:
-            return _error(408, 40800, "the request did not arrive in time", {"connection": "close"})
         except Refused as refused:
-            headers = {} if refused.retry_after_s is None else {"retry-after": str(refused.retry_after_s)}
-            return _error(refused.status, refused.status * 100, refused.reason, headers)
+            return _error(refused.status, refused.status * 100, refused.reason, refused.headers)
 
     async def _body(self, request: Request) -> Body:
         text = await read_body(request, self._config.max_body_bytes, self._config.body_idle_s)

@@ -11,18 +11,12 @@ import asyncio
 
 from starlette.requests import ClientDisconnect, Request
 
-__all__ = ["BodyTooLarge", "BodyTooSlow", "read_body"]
+from pyengine.gateway.envelope import Refused
+
+__all__ = ["read_body"]
 
 _WHOLE_S = 300.0
 _DRAIN_S = 1.0
-
-
-class BodyTooLarge(Exception):
-    """The body is larger than the limit."""
-
-
-class BodyTooSlow(Exception):
-    """The body did not arrive in time."""
 
 
 async def read_body(request: Request, limit: int, idle_s: float) -> bytes:
@@ -34,8 +28,7 @@ async def read_body(request: Request, limit: int, idle_s: float) -> bytes:
         idle_s: seconds without a byte after which it is given up.
 
     Raises:
-        BodyTooLarge: it has more bytes.
-        BodyTooSlow: it did not arrive in time.
+        Refused: it has more bytes, or did not arrive in time.
         ClientDisconnect: the client is gone.
     """
     declared = request.headers.get("content-length", "")
@@ -43,7 +36,7 @@ async def read_body(request: Request, limit: int, idle_s: float) -> bytes:
         # a client that asks whether to send it need not
         if request.headers.get("expect", "").lower() != "100-continue":
             await _drain(request)
-        raise BodyTooLarge
+        raise _too_large(limit)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -59,9 +52,13 @@ async def read_body(request: Request, limit: int, idle_s: float) -> bytes:
                 if not more:
                     return b"".join(chunks)
     except TimeoutError:
-        raise BodyTooSlow from None
+        raise Refused(408, "the request did not arrive in time", closes=True) from None
     await _drain(request)
-    raise BodyTooLarge
+    raise _too_large(limit)
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(413, f"a request has at most {limit} bytes", closes=True)
 
 
 async def _drain(request: Request) -> None:

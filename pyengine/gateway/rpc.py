@@ -23,12 +23,10 @@ from pyengine.gateway.members import Members
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.permissions import Forbidden, check
 from pyengine.gateway.poll import bearer
-from pyengine.gateway.request_body import BodyTooLarge, BodyTooSlow, read_body
+from pyengine.gateway.request_body import read_body
 from pyengine.gateway.tokens import TokenRefused, Verifier
 
 __all__ = ["Rpc"]
-
-_CLOSE = {"connection": "close"}
 
 
 class Rpc:
@@ -67,16 +65,9 @@ class Rpc:
             body = await read_body(request, self._config.max_body_bytes, self._config.body_idle_s)
             envelope = read_request(body, debug=self._config.debug)
             answer = await self._ask(envelope, bearer(request))
-        except BodyTooLarge:
-            reason = f"a request has at most {self._config.max_body_bytes} bytes"
-            answer, headers = _refused(envelope, Refused(413, reason)), _CLOSE
-        except BodyTooSlow:
-            answer = _refused(envelope, Refused(408, "the request did not arrive in time"))
-            headers = _CLOSE
         except Refused as refused:
-            answer = _refused(envelope, refused)
-            if refused.retry_after_s is not None:
-                headers["retry-after"] = str(refused.retry_after_s)
+            answer = refusal(envelope.kind, envelope.corr_id, refused.status, refused.reason)
+            headers = refused.headers
             if refused.status == 401:
                 headers["www-authenticate"] = "Bearer"
         except ClientDisconnect:
@@ -114,7 +105,3 @@ class Rpc:
             raise Refused(401, str(refused)) from None
         except Forbidden as forbidden:
             raise Refused(403, str(forbidden)) from None
-
-
-def _refused(envelope: Envelope, refused: Refused) -> dict[str, Any]:
-    return refusal(envelope.kind, envelope.corr_id, refused.status, refused.reason)
