@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.sdk_house import LANGUAGES, SDKS
+from tests.support.sdk_house import LANGUAGES, SDKS, House
 from tests.support.sdks import NEWEST, NoPython, NoSdk, Sdk
 
 
@@ -29,3 +29,11 @@ def sdk(request: pytest.FixtureRequest) -> Callable[[str], Sdk]:
         return known[language]
 
     return get
+
+
+@pytest.fixture
+def house(street: House) -> Iterator[House]:
+    """The house of the file, `street`, in which the laws hold after each test."""
+    yield street
+    broken = street.conn.execute("select * from durable.check()").fetchall()
+    assert not broken, "\n".join(map(str, broken))

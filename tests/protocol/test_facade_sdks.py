@@ -42,14 +42,6 @@ def street(
         yield house
 
 
-@pytest.fixture
-def house(street: House) -> Iterator[House]:
-    """The house, in which the laws hold after each test."""
-    yield street
-    broken = street.conn.execute("select * from durable.check()").fetchall()
-    assert not broken, "\n".join(map(str, broken))
-
-
 @pytest.mark.parametrize("language", [*SDKS, *(pytest.param(each, marks=FULL) for each in OLDER)])
 def test_every_scene(house: House, language: str) -> None:
     """A client of an SDK gets from a worker of the same SDK what it gets over HTTP."""

@@ -38,14 +38,6 @@ def street(
         yield house
 
 
-@pytest.fixture
-def house(street: House) -> Iterator[House]:
-    """The house, in which the laws hold after each test."""
-    yield street
-    broken = street.conn.execute("select * from durable.check()").fetchall()
-    assert not broken, "\n".join(map(str, broken))
-
-
 @pytest.mark.parametrize("language", [*LANGUAGES, *(pytest.param(each, marks=FULL) for each in OLDER)])
 def test_every_scene(house: House, language: str) -> None:
     """What a client of an SDK asks of a worker of the same SDK it gets."""

@@ -43,14 +43,6 @@ def street(
         yield house
 
 
-@pytest.fixture
-def house(street: House) -> Iterator[House]:
-    """The house, in which the laws hold after each test."""
-    yield street
-    broken = street.conn.execute("select * from durable.check()").fetchall()
-    assert not broken, "\n".join(map(str, broken))
-
-
 @pytest.mark.parametrize("language", SDKS)
 def test_some_scenes(house: House, language: str) -> None:
     """A client gets from a worker of the same SDK what it asks for."""

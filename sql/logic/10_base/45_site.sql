@@ -101,8 +101,7 @@ create or replace function durable._check_site()
 returns void language plpgsql volatile
 as $$
 begin
-  if not exists (select from durable._site s where s.identity = current_setting('durable.site', true))
-     and durable._is_strange() then
+  if durable._is_copy() then
     perform durable._fail_not_adopted();
   end if;
 end
