@@ -23,6 +23,7 @@ from pyengine.cli import (
     replay_check,
     runs,
     serve,
+    show,
     steering,
     steering_many,
     worker,
@@ -81,6 +82,7 @@ demo.add_to(app)
 worker.add_to(app)
 serve.add_to(app)
 runs.add_to(app)
+show.add_to(app)
 check.add_to(app)
 steering.add_to(app)
 steering_many.add_to(app)

@@ -1,4 +1,4 @@
-"""Commands about runs: start, ps, show.
+"""Commands about runs: start and ps.
 
 Lives here: their options and their output. May not: contain SQL (``admin/queries.py``).
 """
@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
     from pyengine.admin.queries import Run
 
-__all__ = ["MAX_START_BYTES", "add_to", "checked_age", "checked_id", "checked_text", "show_tree"]
+__all__ = ["MAX_START_BYTES", "add_to", "checked_age", "checked_id", "checked_text", "outcome"]
 
 FIRST_POLL_S = 0.02
 LONGEST_PAUSE_S = 0.5
-TREE_LINES = 40
 MAX_ID_BYTES = 1024
 _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 MAX_START_BYTES = 512  # the rest is reserved for the numbers of children
@@ -37,7 +36,6 @@ def add_to(app: typer.Typer) -> None:
     """Make these functions commands."""
     command(app)(start)
     command(app)(ps)
-    command(app)(show)
 
 
 def start(
@@ -113,32 +111,6 @@ def ps(
             _refuse_unknown(db, workflow)
     more, found = len(found) > limit, found[:limit]
     at.out.answer(found, lambda console: _show_runs(console, found, more=more))
-
-
-def show(
-    at: Invocation,
-    id: Annotated[str, typer.Argument(help="Id of the run.")],
-) -> None:
-    """Show a run: its child runs, and its journal."""
-    from pyengine.admin import queries
-    from pyengine.cli import timeline
-
-    with at.database() as db:
-        run = queries.run(db.conn, checked_id(id))
-        if run is None:
-            raise NotFound(f"there is no run {clip(id, 80)!r}", hint="pyengine ps --all")
-        family = queries.family(db.conn, id)
-        events = queries.events(db.conn, id)
-
-    def render(console: Console) -> None:
-        _show_details(console, run)
-        if family:
-            console.print()
-            show_tree(console, run, family)
-        console.print("\njournal", style="bold")
-        timeline.show(console, timeline.lines(events))
-
-    at.out.answer({"run": run, "children": family, "journal": events}, render)
 
 
 def checked_id(id: str, *, most: int = MAX_ID_BYTES) -> str:
@@ -272,7 +244,7 @@ def _wait(out: Output, db: Database, id: str, timeout_s: float | None) -> Run | 
     return queries.run(db.conn, id)
 
 
-def _outcome(run: Run) -> str:
+def outcome(run: Run) -> str:
     """Return the most interesting fact about a run beside its state."""
     from pyengine.cli.timeline import error_text
 
@@ -296,7 +268,7 @@ def _show_started(console: Console, run: Run | None) -> None:
         return
     line = Text(printable(run.id), style="bold").append("  ").append_text(state_text(run.state))
     if run.state not in ("queued", "running"):
-        line.append("  " + printable(_outcome(run)))
+        line.append("  " + printable(outcome(run)))
     console.print(line, soft_wrap=True)
     if run.state in ("halted", "dead"):
         console.print(f"look at it: pyengine show {run.id}", soft_wrap=True)
@@ -315,50 +287,8 @@ def _show_runs(console: Console, found: list[Run], *, more: bool) -> None:
             state_text(run.state),
             span(run.age),
             str(run.children or ""),
-            clip(printable(_outcome(run)), 60),
+            clip(printable(outcome(run)), 60),
         )
     console.print(shown)
     if more:
         console.print(f"and more; the first {len(found)} are shown: --limit {10 * len(found)}", style="dim")
-
-
-def _show_details(console: Console, run: Run) -> None:
-    facts: dict[str, Any] = {
-        "workflow": run.workflow if run.version == "1" else f"{run.workflow} (version {run.version})",
-        "state": run.state,
-        "outcome": _outcome(run),
-        "arguments": compact(run.args),
-        "queue": run.queue,
-        "parent": run.parent,
-        "key": run.key,
-        "worker": run.worker,
-        "created": f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}",
-        "took" if run.settled_at else "age": span(run.age),
-        "deadline": None if run.deadline is None else f"{run.deadline:%Y-%m-%d %H:%M:%S %Z}",
-        "crashes": run.crashes or None,
-    }
-    console.print(printable(run.id), style="bold", soft_wrap=True)
-    for name, value in facts.items():
-        if value:
-            text = clip(printable(str(value)), max(console.width * 4, 200))
-            console.print(f"  {name:<10} {text}", soft_wrap=True)
-
-
-def show_tree(console: Console, root: Run, family: list[Run]) -> None:
-    """Print the child runs of a run as a tree."""
-    from rich.text import Text
-    from rich.tree import Tree
-
-    def label(run: Run) -> Text:
-        text = Text(printable(run.id.rpartition(".")[2] if run.parent else run.id), style="bold")
-        text.append(f"  {printable(run.workflow)}  ", style="").append_text(state_text(run.state))
-        text.append(f"  {span(run.age)}  ", style="dim")
-        return text.append(clip(printable(_outcome(run)), max(console.width - text.cell_len - 8, 20)))
-
-    tree = Tree(label(root))
-    branches = {root.id: tree}
-    for run in family[:TREE_LINES]:
-        branches[run.id] = branches.get(run.parent or root.id, tree).add(label(run))
-    if len(family) > TREE_LINES:
-        tree.add(f"and {len(family) - TREE_LINES} more")
-    console.print(tree)
