@@ -55,7 +55,12 @@ BUDGETS: list[tuple[str, list[Limit]]] = [
     ("no-op runs a second from a backlog", [Limit(NOOP, ">=", 1, "pgqueuer")]),
     (
         "steps a second, runs of 10",
-        [Limit(STEPS, ">=", 60, "dbos"), Limit(STEPS, ">=", 25, "absurd"), Limit(STEPS, ">=", 6, "restate")],
+        [
+            Limit(STEPS, ">=", 60, "dbos"),
+            Limit(STEPS, ">=", 25, "absurd"),
+            Limit(STEPS, ">=", 15, "resonate_pg"),
+            Limit(STEPS, ">=", 6, "restate"),
+        ],
     ),
     (
         "start to result, idle",

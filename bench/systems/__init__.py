@@ -27,7 +27,7 @@ Ability = Literal["noop", "steps", "fan_out", "signal", "long", "naps", "bulk", 
 Workflow = Literal["noop", "few_steps", "ten_steps", "fan_out", "signalled", "long", "naps", "slow"]
 Gate = Callable[[], float]
 
-NAMES = ("pyengine", "dbos", "absurd", "procrastinate", "pgqueuer", "restate")
+NAMES = ("pyengine", "dbos", "absurd", "resonate_pg", "procrastinate", "pgqueuer", "restate")
 LIMIT = "bare"  # measured on request only: it is not a peer
 READY_S = 30
 NOW = "select extract(epoch from clock_timestamp())"
