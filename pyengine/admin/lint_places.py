@@ -35,6 +35,7 @@ SKIPPERS = frozenset(
         "call_try_locks",
         "side_rows",
         "delivery",
+        "push",
         "unblock_delivery",
         "search",
         "leases",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-_NEEDED = ("starlette", "uvicorn", "h11", "jwt", "cryptography", "prometheus_client")
+_NEEDED = ("starlette", "uvicorn", "h11", "httpcore", "jwt", "cryptography", "prometheus_client")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -101,11 +101,43 @@ class Limits:
     ] = 4096
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pushes:
+    """Messages to http addresses."""
+
+    courier: Annotated[
+        bool, typer.Option("--courier/--no-courier", help="Push messages to http addresses, or leave it out.")
+    ] = True
+    push_private: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--push-private",
+            metavar="HOST[:PORT]",
+            help="Host that may be pushed to although its address is not public; .NAME: all below a name.",
+        ),
+    ] = None
+    push_token: Annotated[
+        Path | None,
+        typer.Option("--push-token", metavar="FILE", help="Bearer token that receivers get, in a file."),
+    ] = None
+    push_connect_s: Annotated[
+        float,
+        typer.Option("--push-connect-timeout", min=0.1, metavar="SECONDS", help="For a connection."),
+    ] = 10.0
+    push_request_s: Annotated[
+        float,
+        typer.Option(
+            "--push-timeout", min=1, metavar="SECONDS", help="For a request, in which a receiver may work."
+        ),
+    ] = 180.0
+
+
 def serve(
     at: Invocation,
     listening: Listening,
     tokens: Tokens,
     limits: Limits,
+    pushes: Pushes,
     debug: Annotated[
         bool, typer.Option("--debug", help="Allow the debug operations of the protocol, for tests.")
     ] = False,
@@ -135,6 +167,7 @@ def serve(
         **asdict(listening),
         **asdict(tokens),
         **asdict(limits),
+        **{**asdict(pushes), "push_private": tuple(pushes.push_private or ())},
     )
     config.check()
     with at.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the gateway

@@ -1,8 +1,8 @@
 """The gateway: the protocol over HTTP, for clients in any language.
 
 Lives here: `pyengine serve`: requests with the protocol's envelope, streams of messages to members of groups,
-tokens, limits, and what operators ask a server. May not: any rule of the protocol, which is SQL
-(`durable.rpc`); a lease or a run; a database session that outlives a statement.
+messages to http addresses, tokens, limits, and what operators ask a server. May not: any rule of the
+protocol, which is SQL (`durable.rpc`); a lease or a run; a database session that outlives a statement.
 
 The way of one request: the HTTP server (http_server.py) hands it to a route of app.py. Its body is read
 within limits (request_body.py), its JSON is checked as far as a database cannot (envelope.py), its token is
@@ -11,7 +11,8 @@ and the HTTP status is that of the answer.
 
 The way of one message: a member opens a stream (poll.py), which the gateway remembers (members.py). A hint of
 the database wakes offers.py and unblocks.py, which ask for what is due to members with open streams only, so
-that several gateways can share a database. Each message becomes one frame (frames.py).
+that several gateways can share a database. Each message becomes one frame (frames.py). The courier
+(courier/) pushes messages to http addresses.
 
 Clients of the older API have their own endpoints (legacy.py) and streams; dialects.py says what differs.
 """

@@ -22,6 +22,10 @@ from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
 from pyengine.gateway.backend import Backend
 from pyengine.gateway.config import GatewayConfig
+from pyengine.gateway.courier.courier import Courier, PushLimits
+from pyengine.gateway.courier.hosts import Hosts
+from pyengine.gateway.courier.http_client import HttpClient, read_token
+from pyengine.gateway.courier.outbox import Outbox
 from pyengine.gateway.dialects import OLDER, Dialect, current
 from pyengine.gateway.housekeeping import Housekeeping
 from pyengine.gateway.legacy import Legacy
@@ -58,6 +62,7 @@ class Parts:
         legacy_members: the open streams of its clients.
         legacy_poll: the endpoint of these streams.
         legacy_port: the port on which the older API has its streams, or None.
+        courier: what pushes messages, or None: not yet, or not at all.
         failure: what made the gateway useless, or None.
         failed: called when that has happened.
     """
@@ -85,6 +90,8 @@ class Parts:
         self.legacy = Legacy(config, self.backend, self.legacy_members, self.metrics, self.verifier)
         self.legacy_poll = Poll(config, self.legacy_members, self.verifier)
         self.legacy_port: int | None = None
+        self.courier: Courier | None = None
+        self._push_token = None if config.push_token is None else read_token(config.push_token)
         self.failure: Exception | None = None
         self.failed: Callable[[], None] = lambda: None
 
@@ -98,6 +105,13 @@ class Parts:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             await self.backend.close()
+
+    async def stop_messages(self) -> None:
+        """End the streams, begin no further push, and wait for those that are open."""
+        self.members.close()
+        self.legacy_members.close()
+        if self.courier is not None:
+            await self.courier.drain(self.config.stop_s)
 
     async def _work(self) -> None:
         """Wait for the database, then send messages and tick."""
@@ -114,13 +128,14 @@ class Parts:
 
     async def _work_with(self, link: ConnectionPool) -> None:
         self.rpc.housekeeping = self.legacy.housekeeping = Housekeeping(link, self.backend.listener)
+        dialects = (self.members, current(self.config.public_url)), (self.legacy_members, OLDER)
         async with asyncio.TaskGroup() as group:
-            for members, dialect in (
-                (self.members, current(self.config.public_url)),
-                (self.legacy_members, OLDER),
-            ):
+            for members, dialect in dialects:
                 for poller in self._messages(link, members, dialect):
                     group.create_task(poller.run())
+            if self.config.courier:
+                self.courier = self._courier(link)
+                group.create_task(self.courier.run())
             group.create_task(self.rpc.housekeeping.run())
 
     def _messages(self, link: ConnectionPool, members: Members, dialect: Dialect) -> tuple[Poller, Poller]:
@@ -132,6 +147,21 @@ class Parts:
         listener.subscribe("durable_settled", unblocks.wake)
         members.joined += [offers.wake, unblocks.wake]
         return offers, unblocks
+
+    def _courier(self, link: ConnectionPool) -> Courier:
+        """Return what pushes messages to http addresses."""
+        config, listener = self.config, self.backend.listener
+        client = HttpClient(
+            Hosts(config.push_private),
+            token=self._push_token,
+            connect_s=config.push_connect_s,
+            request_s=config.push_request_s,
+        )
+        limits = PushLimits(per_address=config.push_per_address, in_all=config.push_in_all)
+        courier = Courier(Outbox(link, config.public_url), client, self.metrics, limits)
+        listener.subscribe("durable_ready", courier.poller.wake)
+        listener.subscribe("durable_settled", courier.poller.wake)
+        return courier
 
     async def open_stream(self, request: Request) -> Response:
         """Open the stream of a path without a prefix: of the older API on the port that it has for them."""
@@ -146,7 +176,8 @@ def create_app(config: GatewayConfig) -> Starlette:
         config: its options.
 
     Raises:
-        InvalidRequest: it would serve other machines without tokens, or its key cannot be used.
+        InvalidRequest: it would serve other machines without tokens, or its key or its token for receivers
+            cannot be used.
     """
     parts = Parts(config)
 

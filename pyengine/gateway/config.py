@@ -45,6 +45,13 @@ class GatewayConfig:
             300 s after they connected.
         closing_s: the last seconds of a stream, in which nothing new is sent on it.
         stop_s: seconds that requests have to end when the gateway stops.
+        courier: push messages to http addresses.
+        push_private: hosts that may be pushed to although their addresses are not public.
+        push_token: file with a bearer token for receivers, or None.
+        push_connect_s: seconds for the connection to a receiver.
+        push_request_s: seconds for a request to a receiver, which may run a whole pass meanwhile.
+        push_per_address: requests to one address that may be open.
+        push_in_all: requests to receivers that may be open.
     """
 
     database_url: str
@@ -68,6 +75,13 @@ class GatewayConfig:
     stream_life_s: tuple[float, float] = (200.0, 270.0)
     closing_s: float = 5.0
     stop_s: float = 20.0
+    courier: bool = True
+    push_private: tuple[str, ...] = ()
+    push_token: Path | None = None
+    push_connect_s: float = 10.0
+    push_request_s: float = 180.0
+    push_per_address: int = 16
+    push_in_all: int = 256
 
     def check(self) -> None:
         """Refuse to serve without tokens where other machines can reach.

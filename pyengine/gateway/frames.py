@@ -1,4 +1,4 @@
-"""Messages as frames of a stream of server-sent events.
+"""Messages as bytes: bodies of requests, and frames of a stream of server-sent events.
 
 Lives here: bytes of messages. May not: which messages, and to whom. Design: some published clients read bytes
 and not events: they cut at a bare empty line, drop a chunk that ends within a UTF-8 sequence, and do not join
@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["COMMENT", "CONNECTED", "execute_frame", "notify_frame", "older_frame", "unblock_frame"]
+__all__ = [
+    "COMMENT",
+    "CONNECTED",
+    "execute_frame",
+    "execute_message",
+    "notify_frame",
+    "older_frame",
+    "unblock_frame",
+    "unblock_message",
+]
 
 CONNECTED = b": connected\n\n"
 COMMENT = b": \n\n"
 
 
-def execute_frame(id: str, version: int, server_url: str | None) -> bytes:
-    """Return the frame that offers a task.
+def execute_message(id: str, version: int, server_url: str | None) -> bytes:
+    """Return the message that offers a task.
 
     Args:
         id: id of the task.
@@ -25,16 +34,26 @@ def execute_frame(id: str, version: int, server_url: str | None) -> bytes:
     """
     head = {} if server_url is None else {"serverUrl": server_url}
     task = {"id": id, "version": version}
-    return _frame(json.dumps({"kind": "execute", "head": head, "data": {"task": task}}))
+    return json.dumps({"kind": "execute", "head": head, "data": {"task": task}}).encode("ascii")
 
 
-def unblock_frame(promise: str) -> bytes:
-    """Return the frame that reports a settled promise.
+def unblock_message(promise: str) -> bytes:
+    """Return the message that reports a settled promise.
 
     Args:
         promise: the promise as JSON text.
     """
-    return _frame(f'{{"kind": "unblock", "head": {{}}, "data": {{"promise": {_ascii(promise)}}}}}')
+    return f'{{"kind": "unblock", "head": {{}}, "data": {{"promise": {_ascii(promise)}}}}}'.encode("ascii")
+
+
+def execute_frame(id: str, version: int, server_url: str | None) -> bytes:
+    """Return the frame that offers a task; arguments as for `execute_message`."""
+    return _frame(execute_message(id, version, server_url))
+
+
+def unblock_frame(promise: str) -> bytes:
+    """Return the frame that reports a settled promise, given as JSON text."""
+    return _frame(unblock_message(promise))
 
 
 def older_frame(message: str) -> bytes:
@@ -43,7 +62,7 @@ def older_frame(message: str) -> bytes:
     Args:
         message: the message as JSON text.
     """
-    return _frame(_ascii(message))
+    return _frame(_ascii(message).encode("ascii"))
 
 
 def notify_frame(promise: str) -> bytes:
@@ -52,12 +71,12 @@ def notify_frame(promise: str) -> bytes:
     Args:
         promise: the promise as JSON text.
     """
-    return _frame(f'{{"type": "notify", "promise": {_ascii(promise)}}}')
+    return _frame(f'{{"type": "notify", "promise": {_ascii(promise)}}}'.encode("ascii"))
 
 
 def _ascii(text: str) -> str:
     return text if text.isascii() else json.dumps(json.loads(text))
 
 
-def _frame(message: str) -> bytes:
-    return b"data: " + message.encode("ascii") + b"\n\n"
+def _frame(message: bytes) -> bytes:
+    return b"data: " + message + b"\n\n"

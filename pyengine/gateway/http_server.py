@@ -2,7 +2,7 @@
 
 Lives here: everything about uvicorn. May not: routes. Design: connections stay open longer than clients keep
 them, so that no request meets a connection that is about to close. A connection that sends nothing is closed.
-A stop takes no further connections, ends the streams and then waits for requests.
+A stop ends the streams, waits for pushes, takes no further connections and then waits for requests.
 """
 
 from __future__ import annotations
@@ -115,11 +115,10 @@ class _Server(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, end the streams, finish the requests."""
+        """End the streams and pushes, whose receivers still ask this gateway; then finish the requests."""
+        await self._parts.stop_messages()
         for server in self.servers:
             server.close()
-        self._parts.members.close()
-        self._parts.legacy_members.close()
         await super().shutdown(sockets)
 
 

@@ -31,6 +31,7 @@ class Metrics:
 
     Attributes:
         messages: messages that were sent on streams, by kind.
+        pushes_given_up: reports that their receivers will not get.
     """
 
     def __init__(self) -> None:
@@ -48,6 +49,23 @@ class Metrics:
             ["kind"],
             registry=self._registry,
         )
+
+        self._push_seconds = Histogram(
+            "pyengine_gateway_push_seconds",
+            "Messages that were pushed to http addresses, and how long their answers took.",
+            ["kind", "outcome"],
+            buckets=(*_BUCKETS, 60.0, 180.0),
+            registry=self._registry,
+        )
+        self.pushes_given_up = Counter(
+            "pyengine_gateway_pushes_given_up",
+            "Reports of settled promises that their receivers will not get.",
+            registry=self._registry,
+        )
+
+    def pushed(self, kind: str, outcome: str, seconds: float) -> None:
+        """Record the answer to a message that was pushed, or its failure."""
+        self._push_seconds.labels(kind, outcome).observe(seconds)
 
     def answered(self, kind: str, status: int, seconds: float) -> None:
         """Record an answer to a request."""

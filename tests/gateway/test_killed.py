@@ -51,9 +51,9 @@ class Gateways:
         self._dsn = dsn
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, port: int) -> int:
+    def start(self, port: int, *options: str) -> int:
         """Start one, and wait until it serves."""
-        self._running[port] = launch(self._dsn, "-m", "pyengine", "serve", "--port", str(port))
+        self._running[port] = launch(self._dsn, "-m", "pyengine", "serve", "--port", str(port), *options)
         late = time.monotonic() + WAIT_S
         while True:
             with contextlib.suppress(httpx.TransportError):

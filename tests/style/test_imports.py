@@ -52,7 +52,8 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "typer": ("cli",),
     "rich": ("cli",),
     "platformdirs": ("embedded",),
-    "httpx": ("workflow.http",),
+    "httpx": ("workflow.http", "gateway.courier.http_client"),
+    "httpcore": ("gateway.courier.http_client",),
     "uvloop": ("foreground",),
     "starlette": ("gateway",),
     "uvicorn": ("gateway.http_server",),
@@ -280,7 +281,7 @@ def test_the_package_imports_without_drivers_of_tests() -> None:
     # the last one for type checkers only
     optional = {"pydantic", "starlette", "opentelemetry", "typing_extensions"}
     # of the extra `serve`
-    optional |= {"uvicorn", "jwt", "cryptography", "prometheus_client"}
+    optional |= {"uvicorn", "jwt", "cryptography", "prometheus_client", "httpcore"}
     tops = {(name.split(".")[0], module.path) for module in PACKAGE for name, _ in imports(module)}
     strange = {pair for pair in tops if pair[0] not in known | optional | sys.stdlib_module_names}
     assert not strange

@@ -16,9 +16,10 @@ RPC = Procedure(
 )
 
 OFFERS = Procedure(
-    signature="(addresses of members[], rooms[]) -> (address, id, version, ms until it comes again)",
+    signature="(addresses[], rooms[]) -> (address, id, version, headers, ms until it comes again)",
     sql=(
-        "select o.address, o.id, o.version, durable._setting_int('retry_offer_ms')::integer as retry_ms "
+        "select o.address, o.id, o.version, o.headers::text as headers, "
+        "durable._setting_int('retry_offer_ms')::integer as retry_ms "
         "from durable.task_offer_many($1::text[], $2::integer[]) o"
     ),
 )

@@ -79,13 +79,13 @@ begin
     select c.* from durable._tasks c
     where c.queue = p_queue and c.state = 'pending' and c.workflow is null and c.retry_at <= p_now and c.deadline > p_now
       and (c.released_until is null or c.released_until <= p_now
-           or (cardinality(c.released_by) < 16 and not p_pids <@ c.released_by))
+           or (cardinality(c.released_by) < 16 and not array_remove(p_pids, null) <@ c.released_by))
       and (c.preference is null or c.preference = any (p_pids) or c.retry_at <= p_now - v_head_start)
     order by c.priority, c.retry_at, c.id limit p_limit for update skip locked;
 end
 $$;
 comment on function durable._try_lock_due_offers(text, text[], integer, bigint) is
-  'Locks due tasks of a queue that one of these processes may be offered. Where a task prefers another process, that one has a head start of prefer_ms: it may be a member of another gateway.';
+  'Locks due tasks of a queue that one of these processes may be offered. Where a task prefers another process, that one has a head start of prefer_ms: it may be a member of another gateway. A place without processes waits after releases, like a process that has released it.';
 
 create or replace function durable._place_for(
   p_task durable._tasks, p_places integer[], p_pids text[], p_room integer[], p_after integer, p_now bigint)

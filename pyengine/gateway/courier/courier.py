@@ -1,0 +1,198 @@
+"""The loop of a courier.
+
+Lives here: `Courier`: when messages are asked for, how many are sent at once, and what becomes of a message
+after its answer. May not: a request (http_client.py), a statement (outbox.py). Design: an offer needs no
+second try here, because the database offers a task again until it is acquired. A report is sent until its
+receiver has taken it, refuses reports for ever, or has been away for a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from dataclasses import dataclass
+
+from pyengine.errors import EngineError
+from pyengine.gateway.courier.answers import Answer
+from pyengine.gateway.courier.circuits import Circuits
+from pyengine.gateway.courier.http_client import HttpClient
+from pyengine.gateway.courier.outbox import Outbox
+from pyengine.gateway.courier.pushes import Offer, Push, Report, shown
+from pyengine.gateway.metrics import Metrics
+from pyengine.gateway.polling import Poller
+
+__all__ = ["Courier", "PushLimits"]
+
+logger = logging.getLogger("pyengine.gateway")
+
+_LONGEST_S = 1.0
+# hints come by the hundred where many runs start, and most gateways have nothing to push
+_GAP_S = 0.05
+_RENEW_EVERY_S = 0.5
+_GIVE_UP_S = 24 * 3600.0
+_FIRST_S = 1.0
+_BACKOFF_MAX_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushLimits:
+    """How many requests may be open.
+
+    Args:
+        per_address: to one address.
+        in_all: to all of them.
+    """
+
+    per_address: int = 16
+    in_all: int = 256
+
+
+class Courier:
+    """Pushes messages to http addresses.
+
+    Args:
+        outbox: the database's side.
+        client: sends requests.
+        metrics: counts what is sent.
+        limits: how many requests may be open.
+    """
+
+    def __init__(self, outbox: Outbox, client: HttpClient, metrics: Metrics, limits: PushLimits) -> None:
+        self._outbox = outbox
+        self._client = client
+        self._metrics = metrics
+        self._limits = limits
+        self._circuits = Circuits()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._not_before_s = 0.0
+        self._stopping = False
+        self.poller = Poller(self._poll, "pushes", _LONGEST_S)
+        metrics.gauge("pushes_open", "Requests to receivers that are open.", lambda: len(self._requests))
+        metrics.gauge("circuits_open", "Addresses that have failed too often.", self._circuits.open_count)
+
+    async def run(self) -> None:
+        """Push for ever. Requests that are open at the end are cut off; their messages come again."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.poller.run())
+                group.create_task(self._renew())
+        finally:
+            for request in self._requests:
+                request.cancel()
+            await asyncio.gather(*self._requests, return_exceptions=True)
+            with contextlib.suppress(EngineError):
+                await self._outbox.flush()
+            await self._client.close()
+
+    async def drain(self, patience_s: float) -> None:
+        """Send nothing further, and wait for the requests that are open.
+
+        Args:
+            patience_s: so many seconds at most.
+        """
+        self._stopping = True
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=patience_s)
+
+    async def _poll(self) -> bool | None:
+        """Ask for what is due, and begin to send it."""
+        await asyncio.sleep(self._not_before_s - self._loop.time())
+        now_s = self._loop.time()
+        await self._outbox.flush()
+        self._circuits.forget(now_s)
+        if self._stopping or len(self._requests) >= self._limits.in_all:
+            return None
+        rooms = self._rooms(await self._outbox.due(), now_s)
+        pushes = await self._outbox.claim(rooms) if rooms else []
+        for push in pushes:
+            self._circuits.of(push.address).begun(now_s)
+            request = asyncio.create_task(self._send(push))
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+        self._not_before_s = 0.0 if pushes else now_s + _GAP_S
+        return bool(pushes)
+
+    def _rooms(self, addresses: list[str], now_s: float) -> dict[str, int]:
+        """Return how many messages each address may get now."""
+        left = self._limits.in_all - len(self._requests)
+        random.shuffle(addresses)
+        rooms: dict[str, int] = {}
+        for address in addresses:
+            room = min(left, self._circuits.of(address).room(now_s, self._limits.per_address))
+            if room > 0:
+                rooms[address] = room
+                left -= room
+        return rooms
+
+    async def _send(self, push: Push) -> None:
+        begun_s = self._loop.time()
+        answer = await self._client.post(push.address, push.headers, push.body)
+        self._metrics.pushed(push.kind, answer.outcome, self._loop.time() - begun_s)
+        self._update_circuit(push, answer, begun_s)
+        if isinstance(push, Offer):
+            self._outbox.release(push)
+        else:
+            await self._finish_report(push, answer)
+        self.poller.wake()
+
+    def _update_circuit(self, push: Push, answer: Answer, begun_s: float) -> None:
+        """Close or open the circuit of an address; each change is logged once."""
+        circuit, now_s, place = self._circuits.of(push.address), self._loop.time(), shown(push.address)
+        if not answer.is_failure:
+            if circuit.succeeded(now_s):
+                logger.warning("pushes to %s work again", place)
+            if not answer.is_delivered:
+                # a 500 is an ordinary answer to an offer that came twice
+                is_new = answer.status not in (500, circuit.status)
+                log = logger.warning if is_new else logger.debug
+                log("%s for %s to %s: %s", push.kind, push.id, place, answer)
+            circuit.status = answer.status
+        elif circuit.failed(
+            begun_s,
+            now_s,
+            at_once=answer.problem == "forbidden",
+            retry_after_s=answer.retry_after_s,
+        ):
+            logger.warning("pushes to %s fail, and are tried now and then: %s", place, answer)
+
+    async def _finish_report(self, report: Report, answer: Answer) -> None:
+        if answer.is_delivered:
+            self._outbox.acknowledge(report)
+        elif answer.is_final:
+            self._give_up(report, answer)
+        elif report.age_ms >= _GIVE_UP_S * 1000:
+            await self._give_up_old(report, answer)
+        else:
+            pause_s = min(_BACKOFF_MAX_S, _FIRST_S * 2.0 ** min(report.attempt - 1, 30))
+            pause_s *= random.uniform(0.8, 1.2)
+            self._outbox.put_off(report, max(pause_s, min(answer.retry_after_s or 0.0, _BACKOFF_MAX_S)))
+
+    def _give_up(self, report: Report, answer: Answer) -> None:
+        self._outbox.acknowledge(report)
+        self._metrics.pushes_given_up.inc()
+        logger.warning(
+            "the report of promise %s to %s is given up: %s", report.id, shown(report.address), answer
+        )
+
+    async def _give_up_old(self, report: Report, answer: Answer) -> None:
+        """Give up all that waits for this address for a day, so that it does not take a request each."""
+        try:
+            count = await self._outbox.expire(report.address, _GIVE_UP_S)
+        except EngineError:
+            self._outbox.put_off(report, _FIRST_S)
+            return
+        self._outbox.acknowledge(report)
+        self._metrics.pushes_given_up.inc(count)
+        if count:
+            logger.warning(
+                "reports to %s are given up after a day, %d of them: %s", shown(report.address), count, answer
+            )
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(_RENEW_EVERY_S)
+            with contextlib.suppress(EngineError):
+                await self._outbox.renew()

@@ -1,0 +1,90 @@
+"""Hosts that messages may be sent to.
+
+Lives here: `Hosts`: which network addresses of a name may be connected to. May not: a connection. Design: a
+client chooses the addresses of its tasks, so without this check it could send requests into the network of
+the gateway. A name is resolved once for a connection, all its addresses are checked, and the connection is
+made to a checked one: a name that resolves to another address a moment later changes nothing. Hosts that the
+operator has named are not checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterable
+from typing import TypeAlias
+
+__all__ = ["Forbidden", "Hosts", "is_public"]
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+_V4_COMPATIBLE = ipaddress.ip_network("::/96")
+
+
+class Forbidden(Exception):
+    """A host has an address that messages may not be sent to."""
+
+
+class Hosts:
+    """The hosts that messages may be sent to.
+
+    Args:
+        private: hosts that may have private addresses, each as `name`, `name:port`, or `.name` for all names
+            below it.
+    """
+
+    def __init__(self, private: Iterable[str]) -> None:
+        self._private = frozenset(name.lower() for name in private)
+
+    def is_named(self, host: str, port: int) -> bool:
+        """Return whether the operator has named this host."""
+        shown = f"[{host}]" if ":" in host else host
+        labels = host.split(".")
+        names = {".".join(["", *labels[n:]]) for n in range(1, len(labels))}
+        return not self._private.isdisjoint({host, shown, f"{shown}:{port}"} | names)
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Return the network addresses of a host, in the order in which they are to be tried.
+
+        Args:
+            host: its name or address, in lower case.
+            port: the port.
+
+        Raises:
+            Forbidden: one of them is not public, and the operator has not named the host.
+            OSError: it has none.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise OSError(f"{host!r} is no name of a host") from error
+        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        if not self.is_named(host, port):
+            for address in addresses:
+                if not is_public(address):
+                    raise Forbidden(f"{host} has the address {address}, which is not public")
+        return addresses
+
+
+def is_public(address: str) -> bool:
+    """Return whether an address belongs to no private, local or special network."""
+    found: Address = ipaddress.ip_address(address.partition("%")[0])
+    inner = _inner(found)
+    if inner is not None:
+        return is_public(str(inner))
+    special = found.is_multicast or found.is_reserved or found.is_unspecified or found in _LOCAL_NAT64
+    site_local = isinstance(found, ipaddress.IPv6Address) and found.is_site_local
+    return found.is_global and not special and not site_local
+
+
+def _inner(address: Address) -> ipaddress.IPv4Address | None:
+    """Return the address of the older protocol that a gateway or the kernel would connect to instead."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return None
+    if address in _NAT64 or (address in _V4_COMPATIBLE and int(address) > 1):
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour

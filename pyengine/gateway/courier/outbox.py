@@ -1,0 +1,138 @@
+"""The database's side of pushes.
+
+Lives here: `Outbox`: what is due, what is claimed, held, acknowledged, put off and given up. May not:
+requests, decisions about answers. Design: a claim is short, and is renewed while its request is open: no
+other gateway sends the message meanwhile, and if this process is killed it is due again within seconds. An
+acknowledgment that the database did not take is sent again, and its message is held until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from pyengine.database.pool import ConnectionPool
+from pyengine.database.statements.gateway import ACKNOWLEDGE, OFFERS
+from pyengine.database.statements.procedures import Procedure
+from pyengine.database.statements.push import DEFER_OFFERS, DEFER_UNBLOCKS, DUE, EXPIRE, PUSHED_UNBLOCKS
+from pyengine.gateway.courier.pushes import Offer, Push, Report
+
+__all__ = ["Outbox"]
+
+logger = logging.getLogger("pyengine.gateway")
+
+_CLAIM_MS = 5_000
+# a claim is renewed when so much of it is left
+_RENEW_S = 2.5
+
+
+class Outbox:
+    """Messages of the database for http addresses.
+
+    Args:
+        link: connections for messages.
+        server_url: where receivers reach this gateway, or None.
+    """
+
+    def __init__(self, link: ConnectionPool, server_url: str | None) -> None:
+        self._link = link
+        self._server_url = server_url
+        self._loop = asyncio.get_running_loop()
+        # what this process has claimed, and until when
+        self._offers: dict[tuple[str, int], float] = {}
+        self._reports: dict[tuple[str, str], float] = {}
+        self._acknowledged: list[Report] = []
+        self._put_off: list[tuple[Report, int]] = []
+
+    async def due(self) -> list[str]:
+        """Return the addresses with something due."""
+        return [row["address"] for row in await self._link.rows(DUE)]
+
+    async def claim(self, rooms: dict[str, int]) -> list[Push]:
+        """Claim messages that this process is not sending already.
+
+        Args:
+            rooms: for each address how many it has room for.
+        """
+        left = dict(rooms)
+        reports = await self._claim(PUSHED_UNBLOCKS, left, _CLAIM_MS)
+        offers = await self._claim(OFFERS, left)
+        return [*filter(None, map(self._report, reports)), *filter(None, map(self._offer, offers))]
+
+    def release(self, offer: Offer) -> None:
+        """Let an offer go: its task is acquired by now, or is offered again in time."""
+        self._offers.pop((offer.id, offer.version), None)
+
+    def acknowledge(self, report: Report) -> None:
+        """Delete a report with the next `flush`."""
+        self._acknowledged.append(report)
+
+    def put_off(self, report: Report, pause_s: float) -> None:
+        """Let a report be claimed again after a pause, from the next `flush` on."""
+        self._reports.pop((report.id, report.address), None)
+        self._put_off.append((report, round(pause_s * 1000)))
+
+    async def expire(self, address: str, age_s: float) -> int:
+        """Delete the reports for an address that wait for so long; return how many there were."""
+        count: int = (await self._link.rows(EXPIRE, address, round(age_s * 1000)))[0][0]
+        return count
+
+    async def flush(self) -> None:
+        """Acknowledge and put off what was decided."""
+        reports, self._acknowledged = self._acknowledged, []
+        delayed, self._put_off = self._put_off, []
+        try:
+            if reports:
+                ids, addresses = [one.id for one in reports], [one.address for one in reports]
+                await self._link.rows(ACKNOWLEDGE, ids, addresses)
+            if delayed:
+                await self._defer_reports([((one.id, one.address), ms) for one, ms in delayed])
+        except BaseException:
+            self._acknowledged[:0], self._put_off[:0] = reports, delayed
+            raise
+        for one in reports:
+            self._reports.pop((one.id, one.address), None)
+
+    async def renew(self) -> None:
+        """Renew the claims that end soon."""
+        now_s = self._loop.time()
+        offers = [key for key, until_s in self._offers.items() if until_s < now_s + _RENEW_S]
+        reports = [key for key, until_s in self._reports.items() if until_s < now_s + _RENEW_S]
+        if offers:
+            ms = [_CLAIM_MS] * len(offers)
+            await self._link.rows(DEFER_OFFERS, [id for id, _ in offers], [n for _, n in offers], ms)
+        if reports:
+            await self._defer_reports([(key, _CLAIM_MS) for key in reports])
+        self._offers.update((key, now_s + _CLAIM_MS / 1000) for key in offers if key in self._offers)
+        self._reports.update((key, now_s + _CLAIM_MS / 1000) for key in reports if key in self._reports)
+
+    async def _claim(self, procedure: Procedure, left: dict[str, int], *more: Any) -> list[Any]:
+        asked = {address: room for address, room in left.items() if room > 0}
+        if not asked:
+            return []
+        rows = await self._link.rows(procedure, list(asked), list(asked.values()), *more)
+        for row in rows:
+            left[row["address"]] -= 1
+        return rows
+
+    def _report(self, row: Any) -> Report | None:
+        key = (row["promise_id"], row["address"])
+        is_new = key not in self._reports
+        if not row["settled"]:
+            # clients end their process on such a message
+            logger.error("promise %s has an unblock message and is pending", row["promise_id"])
+            return None
+        self._reports[key] = self._loop.time() + _CLAIM_MS / 1000
+        return Report.from_row(row) if is_new else None
+
+    def _offer(self, row: Any) -> Offer | None:
+        key = (row["id"], row["version"])
+        is_new = key not in self._offers
+        self._offers[key] = self._loop.time() + row["retry_ms"] / 1000
+        return Offer.from_row(row, self._server_url) if is_new else None
+
+    async def _defer_reports(self, deferred: list[tuple[tuple[str, str], int]]) -> None:
+        ids = [id for (id, _), _ in deferred]
+        addresses = [address for (_, address), _ in deferred]
+        await self._link.rows(DEFER_UNBLOCKS, ids, addresses, [ms for _, ms in deferred])
