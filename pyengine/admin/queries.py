@@ -6,7 +6,7 @@ or decide, or serve workers (``database/statements/procedures.py``).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
 __all__ = [
+    "RUN_COLUMNS",
     "STATES",
     "Event",
-    "Filter",
     "Moment",
     "Run",
     "Setting",
@@ -30,7 +30,6 @@ __all__ = [
     "counts",
     "events",
     "family",
-    "ids_like",
     "installed",
     "known_workflows",
     "pooled",
@@ -38,7 +37,6 @@ __all__ = [
     "purge_calls",
     "result",
     "run",
-    "runs",
     "same_database",
     "server",
     "settings",
@@ -53,7 +51,7 @@ __all__ = [
 T = TypeVar("T")
 
 # Python's years end with 9999: a later instant counts as none, as infinity does
-_RUN = """
+RUN_COLUMNS = """
 select r.id, r.workflow, r.version, r.state, r.queue, r.parent, r.key, r.args, r.result, r.error, r.problem,
        r.worker, r.crashes, r.waits_for, r.created_at, r.settled_at, r.age,
        case when r.deadline < '10000-01-01' then r.deadline end as deadline,
@@ -61,14 +59,13 @@ select r.id, r.workflow, r.version, r.state, r.queue, r.parent, r.key, r.args, r
          as not_before,
        r.events, r.children, r.tags
 """
-_ONE = f"{_RUN} from durable.runs r"
+_ONE = f"{RUN_COLUMNS} from durable.runs r"
 
 STATES = (
     "scheduled", "queued", "running", "waiting", "paused", "halted", "dead", "cancelling",
     "completed", "failed", "timed_out", "cancelled",
 )  # fmt: skip
 """States of a run, as the view ``durable.runs`` writes them."""
-_FAILED = ("failed", "timed_out", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,16 +143,6 @@ class Moment:
     signals: dict[str, dict[str, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Selects the runs of a list; None means any."""
-
-    state: str | None = None
-    workflow: str | None = None
-    roots_only: bool = False
-    limit: int = 20
-
-
 def _rows(conn: Connection[TupleRow], kind: type[T], text: str, values: Any = ()) -> list[T]:
     """Return the rows of a query as records."""
     with conn.cursor(row_factory=class_row(kind)) as cursor:
@@ -173,24 +160,6 @@ def _scalar(conn: Connection[TupleRow], text: str, values: Any = ()) -> Any:
     return _scalars(conn, text, values)[0]
 
 
-def runs(conn: Connection[TupleRow], wanted: Filter) -> list[Run]:
-    """Return the newest runs that pass the filter, newest first, from the view that finds them."""
-    view, order = "durable.newest", ""  # the view is ordered
-    if wanted.state not in (None, "completed"):
-        view = "durable.failed" if wanted.state in _FAILED else "durable.live"
-        order = "order by r.execution desc"
-    return _rows(
-        conn,
-        Run,
-        f"""{_RUN} from {view} r
-        where (%(state)s::text is null or r.state = %(state)s)
-          and (%(workflow)s::text is null or r.workflow = %(workflow)s)
-          and not (%(roots_only)s and r.parent is not null)
-        {order} limit %(limit)s""",
-        asdict(wanted),
-    )
-
-
 def run(conn: Connection[TupleRow], id: str) -> Run | None:
     """Return one run."""
     return next(iter(_rows(conn, Run, f"{_ONE} where r.id = %s", (id,))), None)
@@ -203,15 +172,6 @@ def family(conn: Connection[TupleRow], id: str) -> list[Run]:
     return sorted(
         _rows(conn, Run, text, {"id": id}),
         key=lambda one: [int(number) for number in one.id[below:].split(".")],
-    )
-
-
-def ids_like(conn: Connection[TupleRow], id: str) -> list[str]:
-    """Return the ids of runs that begin with an id (ASCII), without child runs."""
-    return _scalars(
-        conn,
-        "select id from durable.runs where id >= %(id)s and id < %(id)s || '~' and parent is null",
-        {"id": id},
     )
 
 

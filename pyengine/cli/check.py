@@ -13,6 +13,7 @@ import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation
+from pyengine.cli.display.ids import whole_id
 from pyengine.cli.output import printable, progress, table
 from pyengine.cli.runs import checked_age, checked_id
 from pyengine.errors import InvalidRequest
@@ -41,14 +42,16 @@ def check(
     """Check the laws of the engine in this database; exit 1 if one is broken."""
     if id is not None and since is not None:
         raise InvalidRequest("a check is of one run or of recent changes", hint="give one of the two")
-    run_id = None if id is None else checked_id(id)
+    if id is not None:
+        checked_id(id)
     span = None if since is None else checked_age(since)
     from pyengine.admin.queries_check import broken_laws
     from pyengine.cli.health import health, print_problems
 
     with at.database() as db, progress() as show:
         rows = health(db.conn)
-        broken = _everything(db, show) if run_id is span is None else broken_laws(db.conn, run_id, span)
+        whole = None if id is None else whole_id(at.out, db, id, promises=True)
+        broken = _everything(db, show) if whole is span is None else broken_laws(db.conn, whole, span)
 
     def render(console: Console) -> None:
         if not broken:

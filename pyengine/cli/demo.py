@@ -92,7 +92,7 @@ def _run(at: Invocation, db: Database, job: Job, *, again: str, fresh: bool) -> 
         )
         raise
     if outcome.state != "completed":
-        from pyengine.cli.timeline import error_text
+        from pyengine.cli.display.timeline import error_text
 
         raise RunFailed(
             f"run {run_id} {outcome.state}: {error_text(outcome.error)}",

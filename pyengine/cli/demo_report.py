@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pyengine.admin import queries, queries_check
-from pyengine.cli import timeline
+from pyengine.cli.display import timeline
 from pyengine.cli.output import listed, printable, span, table
 from pyengine.demo import effects
 from pyengine.demo.records import Problem

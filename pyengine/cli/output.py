@@ -28,6 +28,7 @@ __all__ = [
     "Output",
     "clip",
     "compact",
+    "encodable",
     "listed",
     "log_to_stderr",
     "printable",
@@ -36,6 +37,7 @@ __all__ = [
     "read_json",
     "redact",
     "span",
+    "state_style",
     "state_text",
     "table",
 ]
@@ -112,7 +114,7 @@ class Output:
     def answer(self, document: Any, show: Callable[[Console], None]) -> None:
         """Print the answer of a command: the document with ``--json``, else what `show` prints."""
         if self.json:
-            sys.stdout.write(json.dumps(document, default=_encodable, indent=2, ensure_ascii=True) + "\n")
+            sys.stdout.write(json.dumps(document, default=encodable, indent=2, ensure_ascii=True) + "\n")
             sys.stdout.flush()
         else:
             show(self.console())
@@ -127,8 +129,15 @@ class Output:
         """Return a console for text; a wide one if stdout is not a terminal."""
         from rich.console import Console
 
-        known = sys.stdout.isatty() or "COLUMNS" in os.environ
-        return Console(width=None if known else WIDTH_OF_PIPES, highlight=False, markup=False, emoji=False)
+        width = None if self._has_width() else WIDTH_OF_PIPES
+        return Console(width=width, highlight=False, markup=False, emoji=False)
+
+    def width(self) -> int | None:
+        """Return the width of the terminal; None if stdout is none."""
+        return self.console().width if self._has_width() else None
+
+    def _has_width(self) -> bool:
+        return sys.stdout.isatty() or "COLUMNS" in os.environ
 
 
 def read_json(text: str | bytes) -> Any:
@@ -143,7 +152,7 @@ def read_json(text: str | bytes) -> Any:
     return json.loads(written)
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
     """Convert a value that `json` cannot encode."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
@@ -184,7 +193,7 @@ def _urls() -> list[str]:
 
 def compact(value: Any) -> str:
     """Return a JSON value on one line."""
-    return printable(json.dumps(value, ensure_ascii=False, default=_encodable))
+    return printable(json.dumps(value, ensure_ascii=False, default=encodable))
 
 
 def program() -> list[str]:
@@ -218,11 +227,16 @@ def span(duration: timedelta | float) -> str:
     return f"{hours}h {minutes}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
 
 
+def state_style(state: str) -> str:
+    """Return the style of a state of a run."""
+    return _STATE_STYLES.get(state, "")
+
+
 def state_text(state: str) -> Text:
     """Return the state of a run in its colour."""
     from rich.text import Text
 
-    return Text(state, style=_STATE_STYLES.get(state, ""))
+    return Text(state, style=state_style(state))
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:

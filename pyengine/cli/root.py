@@ -7,6 +7,7 @@ conflict; 130 interrupted.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
@@ -20,6 +21,7 @@ from pyengine.cli import (
     check,
     db,
     demo,
+    ps,
     replay_check,
     runs,
     serve,
@@ -71,7 +73,6 @@ app = typer.Typer(
     help="Durable execution that is a PostgreSQL schema.",
     epilog="Begin with: pyengine demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -82,6 +83,7 @@ demo.add_to(app)
 worker.add_to(app)
 serve.add_to(app)
 runs.add_to(app)
+ps.add_to(app)
 show.add_to(app)
 check.add_to(app)
 steering.add_to(app)
@@ -118,7 +120,7 @@ def run(argv: list[str]) -> int:
     Args:
         argv: the arguments after ``pyengine``.
     """
-    out = Output(json="--json" in argv)
+    out = Output(json=_wants_json(argv))
     log_to_stderr(logging.WARNING)
     try:
         code = typer.main.get_command(app).main(args=argv, prog_name="pyengine", standalone_mode=False)
@@ -139,6 +141,16 @@ def run(argv: list[str]) -> int:
         if ours is None:
             raise
         return _fail(out, ours)
+
+
+def _wants_json(argv: list[str]) -> bool:
+    """Whether errors are answered as JSON too."""
+    pairs = itertools.pairwise(argv)
+    return (
+        "--json" in argv
+        or "--output=json" in argv
+        or any(one in ("--output", "-o") and form == "json" for one, form in pairs)
+    )
 
 
 def _of_database(error: Exception) -> EngineError | None:

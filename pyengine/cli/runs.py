@@ -1,6 +1,7 @@
-"""Commands about runs: start and ps.
+"""``pyengine start``, and what all commands about runs have in common.
 
-Lives here: their options and their output. May not: contain SQL (``admin/queries.py``).
+Lives here: the options of start, the checks of arguments, and the outcome of a run as text. May not: contain
+SQL (``admin/queries.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation
-from pyengine.cli.output import Output, clip, compact, listed, printable, span, state_text, table
+from pyengine.cli.output import Output, clip, compact, listed, printable, state_text
 from pyengine.errors import InvalidRequest, NotFound, RunFailed
 
 if TYPE_CHECKING:
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
 
     from pyengine.admin.queries import Run
 
-__all__ = ["MAX_START_BYTES", "add_to", "checked_age", "checked_id", "checked_text", "outcome"]
+__all__ = [
+    "MAX_START_BYTES",
+    "add_to",
+    "checked_age",
+    "checked_id",
+    "checked_text",
+    "outcome",
+    "unknown_workflow",
+]
 
 FIRST_POLL_S = 0.02
 LONGEST_PAUSE_S = 0.5
@@ -33,9 +42,8 @@ MAX_START_BYTES = 512  # the rest is reserved for the numbers of children
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make these functions commands."""
+    """Make this function a command."""
     command(app)(start)
-    command(app)(ps)
 
 
 def start(
@@ -81,36 +89,6 @@ def start(
         at.out.answer(run, lambda console: _show_started(console, run))
     if wait and run is not None and run.state != "completed":
         raise typer.Exit(1)
-
-
-def ps(
-    at: Invocation,
-    state: Annotated[str | None, typer.Option("--state", "-s", help="Only runs in this state.")] = None,
-    workflow: Annotated[
-        str | None, typer.Option("--workflow", "-w", help="Only runs of this workflow.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Number of runs.")] = 20,
-    everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Child runs too; so does any filter.")
-    ] = False,
-) -> None:
-    """List runs, newest first."""
-    from pyengine.admin import queries
-
-    if state is not None and state not in queries.STATES:
-        raise InvalidRequest(f"{state!r} is no state of a run", hint=f"one of {', '.join(queries.STATES)}")
-    wanted = queries.Filter(
-        state=state,
-        workflow=None if workflow is None else checked_text("a workflow name", workflow),
-        roots_only=not everything and state is None and workflow is None,
-        limit=limit + 1,
-    )
-    with at.database() as db:
-        found = queries.runs(db.conn, wanted)
-        if not found and workflow is not None:
-            _refuse_unknown(db, workflow)
-    more, found = len(found) > limit, found[:limit]
-    at.out.answer(found, lambda console: _show_runs(console, found, more=more))
 
 
 def checked_id(id: str, *, most: int = MAX_ID_BYTES) -> str:
@@ -201,14 +179,11 @@ def _check_workers(db: Database, workflow: str, *, anyway: bool) -> str | None:
     return f"no worker that serves {workflow} is running; the run waits for: pyengine worker MODULE:APP"
 
 
-def _refuse_unknown(db: Database, workflow: str) -> None:
-    from pyengine.admin import queries
-
-    known = queries.known_workflows(db.conn)
-    if workflow not in known:
-        raise NotFound(
-            f"no workflow is named {clip(workflow, 80)!r}{_known(workflow, known)}", hint="pyengine ps"
-        )
+def unknown_workflow(workflow: str, known: list[str]) -> NotFound:
+    """Return the error for a name that no workflow has, with those that are near."""
+    return NotFound(
+        f"no workflow is named {clip(workflow, 80)!r}{_known(workflow, known)}", hint="pyengine ps"
+    )
 
 
 def _near(name: str, known: list[str]) -> list[str]:
@@ -246,7 +221,7 @@ def _wait(out: Output, db: Database, id: str, timeout_s: float | None) -> Run | 
 
 def outcome(run: Run) -> str:
     """Return the most interesting fact about a run beside its state."""
-    from pyengine.cli.timeline import error_text
+    from pyengine.cli.display.timeline import error_text
 
     if run.state == "completed":
         return compact(run.result)
@@ -255,7 +230,9 @@ def outcome(run: Run) -> str:
     if run.problem is not None:
         return error_text(run.problem)
     if run.waits_for:
-        return "waits for " + listed(run.waits_for, 2)
+        own = f"{run.id}."
+        waits = [f"[{id.removeprefix(own)}]" if id.startswith(own) else id for id in run.waits_for]
+        return f"waits for {listed(waits, 2)}"
     if run.state in ("queued", "scheduled"):
         return f"queue {run.queue}"
     return f"worker {run.worker}" if run.worker else ""
@@ -272,23 +249,3 @@ def _show_started(console: Console, run: Run | None) -> None:
     console.print(line, soft_wrap=True)
     if run.state in ("halted", "dead"):
         console.print(f"look at it: pyengine show {run.id}", soft_wrap=True)
-
-
-def _show_runs(console: Console, found: list[Run], *, more: bool) -> None:
-    if not found:
-        console.print("no runs")
-        return
-    shown = table("ID", "WORKFLOW", "STATE", "AGE", "CHILDREN", right=("AGE", "CHILDREN"))
-    shown.add_column("", no_wrap=True, overflow="ellipsis")
-    for run in found:
-        shown.add_row(
-            printable(run.id),
-            printable(run.workflow),
-            state_text(run.state),
-            span(run.age),
-            str(run.children or ""),
-            clip(printable(outcome(run)), 60),
-        )
-    console.print(shown)
-    if more:
-        console.print(f"and more; the first {len(found)} are shown: --limit {10 * len(found)}", style="dim")

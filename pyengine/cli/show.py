@@ -1,7 +1,7 @@
 """``pyengine show``: one run, section by section.
 
 Lives here: its sections, in their order. May not: contain SQL (``admin/queries.py``). A section is a function
-that prints nothing if it has nothing to show.
+that prints nothing if it has nothing to show, and no line that is wider than the console.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyengine.cli import timeline
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation
+from pyengine.cli.display import timeline
+from pyengine.cli.display.columns import cut_ends
+from pyengine.cli.display.forms import Display
+from pyengine.cli.display.ids import cut, whole_id
 from pyengine.cli.output import clip, compact, printable, span, state_text
 from pyengine.cli.runs import checked_id, outcome
 from pyengine.errors import NotFound
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 TREE_LINES = 40
+OUTCOME_LINES = 4
+INDENT = 13
+ROOM_FOR_ALL = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +43,34 @@ class RunDetails:
         run: its row.
         family: its child runs and theirs.
         events: its journal.
+        wide: whether nothing is cut.
     """
 
     run: Run
     family: list[Run]
     events: list[Event]
+    wide: bool
 
     def document(self) -> dict[str, Any]:
         """Return the document of ``--json``."""
         return {"run": self.run, "children": self.family, "journal": self.events}
+
+    def records(self) -> list[Event]:
+        """Return its journal."""
+        return self.events
+
+    def record_type(self) -> type[Event]:
+        """Return the class of an event."""
+        from pyengine.admin.queries import Event
+
+        return Event
+
+    def show(self, console: Console, width: int | None) -> None:
+        """Print the sections."""
+        if self.wide:
+            console.width = ROOM_FOR_ALL
+        for section in SECTIONS:
+            section(console, self)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -55,15 +80,18 @@ def add_to(app: typer.Typer) -> None:
 
 def show(
     at: Invocation,
-    id: Annotated[str, typer.Argument(help="Id of the run.")],
+    id: Annotated[str, typer.Argument(help="Id of the run, or its beginning.")],
+    *,
+    display: Display,
 ) -> None:
     """Show a run: its child runs, and its journal."""
+    checked_id(id)
     with at.database() as db:
-        details = _read(db, checked_id(id))
-    at.out.answer(details.document(), lambda console: _render(console, details))
+        whole = whole_id(at.out, db, id)
+        display.present(at.out, lambda _: _read(db, whole, wide=display.wide))
 
 
-def _read(db: Database, id: str) -> RunDetails:
+def _read(db: Database, id: str, *, wide: bool) -> RunDetails:
     """Return all that is shown of a run.
 
     Raises:
@@ -74,38 +102,56 @@ def _read(db: Database, id: str) -> RunDetails:
     run = queries.run(db.conn, id)
     if run is None:
         raise NotFound(f"there is no run {clip(id, 80)!r}", hint="pyengine ps --all")
-    return RunDetails(run=run, family=queries.family(db.conn, id), events=queries.events(db.conn, id))
-
-
-def _render(console: Console, details: RunDetails) -> None:
-    for section in SECTIONS:
-        section(console, details)
+    family, events = queries.family(db.conn, id), queries.events(db.conn, id)
+    return RunDetails(run=run, family=family, events=events, wide=wide)
 
 
 def _heading(console: Console, details: RunDetails) -> None:
-    console.print(printable(details.run.id), style="bold", soft_wrap=True)
+    console.print(cut(printable(details.run.id), console.width), style="bold", soft_wrap=True)
 
 
 def _attributes(console: Console, details: RunDetails) -> None:
-    run = details.run
-    shown: dict[str, Any] = {
+    run, room = details.run, console.width - INDENT
+    shown: dict[str, str | None] = {
         "workflow": run.workflow if run.version == "1" else f"{run.workflow} (version {run.version})",
         "state": run.state,
         "outcome": outcome(run),
         "arguments": compact(run.args),
         "queue": run.queue,
-        "parent": run.parent,
+        "parent": None if run.parent is None else cut(printable(run.parent), room),
         "key": run.key,
         "worker": run.worker,
         "created": f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}",
         "took" if run.settled_at else "age": span(run.age),
         "deadline": None if run.deadline is None else f"{run.deadline:%Y-%m-%d %H:%M:%S %Z}",
-        "crashes": run.crashes or None,
+        "crashes": str(run.crashes or ""),
     }
     for name, value in shown.items():
         if value:
-            text = clip(printable(str(value)), max(console.width * 4, 200))
-            console.print(f"  {name:<10} {text}", soft_wrap=True)
+            lines = fitted(console, printable(value), room, OUTCOME_LINES if name == "outcome" else 1)
+            console.print(f"  {name:<{INDENT - 3}} {lines[0]}", soft_wrap=True)
+            for line in lines[1:]:
+                console.print(" " * INDENT + line, soft_wrap=True)
+
+
+def fitted(console: Console, text: str, width: int, most: int) -> list[str]:
+    """Return a text as lines of at most this width, broken between words.
+
+    Args:
+        console: the console.
+        text: the text.
+        width: the width.
+        most: the greatest number of lines; the last one shows that there is more.
+    """
+    from rich.text import Text
+
+    if most == 1:
+        return cut_ends([text], width)
+    start = clip(text, width * most)
+    lines = [line.plain.rstrip() for line in Text(start).wrap(console, max(width, 10))]
+    return (
+        lines if len(lines) <= most else [*lines[: most - 1], *cut_ends([" ".join(lines[most - 1 :])], width)]
+    )
 
 
 def _children(console: Console, details: RunDetails) -> None:
@@ -114,10 +160,11 @@ def _children(console: Console, details: RunDetails) -> None:
     from rich.tree import Tree
 
     def label(run: Run) -> Text:
-        text = Text(printable(run.id.rpartition(".")[2] if run.parent else run.id), style="bold")
+        id = printable(run.id.rpartition(".")[2] if run.parent else cut(run.id, console.width // 2))
+        text = Text(id, style="bold", no_wrap=True, overflow="ellipsis")
         text.append(f"  {printable(run.workflow)}  ", style="").append_text(state_text(run.state))
         text.append(f"  {span(run.age)}  ", style="dim")
-        return text.append(clip(printable(outcome(run)), max(console.width - text.cell_len - 8, 20)))
+        return text.append(printable(outcome(run)))
 
     root, family = details.run, details.family
     if not family:

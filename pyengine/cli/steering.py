@@ -15,10 +15,11 @@ import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation, explain
+from pyengine.cli.display.ids import only_beginning, whole_id
+from pyengine.cli.display.timeline import error_text
 from pyengine.cli.output import clip, compact, listed, printable, state_text, table
 from pyengine.cli.runs import MAX_START_BYTES, checked_id, checked_text
 from pyengine.cli.steering_many import Selection, checked_json, steer_many
-from pyengine.cli.timeline import error_text
 from pyengine.database.statements.many_runs import CANCEL_MANY, PAUSE_MANY, RESUME_MANY
 from pyengine.database.statements.procedures import CANCEL, FORK, PAUSE, REDRIVE, RESUME, Procedure
 from pyengine.definitions.retry import optional_duration
@@ -71,7 +72,7 @@ def signal(
     checked_json("the payload", payload, f"""pyengine signal {id} {name} '{{"ok": true}}'""")
     if dedup is not None:
         checked_text("a key", dedup)
-    with steered(at, id, "signal") as db:
+    with steered(at, id, "signal") as (db, id):
         delivery = queries.signal(db.conn, id, name, payload, dedup)
     document = {"id": id, "signal": name, "delivery": delivery}
     text = f"{printable(id)}  signal {printable(name)}, number {delivery} of this name"
@@ -99,8 +100,8 @@ def cancel(
 
 def pause(at: Invocation, ids: RunIds = None, *, selection: Selection) -> None:
     """Pause runs until they are resumed; signals and promises are still accepted."""
-    _steer(at, "pause", (ids, selection), (PAUSE, PAUSE_MANY))
-    if (id := selection.single(ids)) is not None:
+    id = _steer(at, "pause", (ids, selection), (PAUSE, PAUSE_MANY))
+    if id is not None:
         at.out.remark(f"it continues with: {at.line('resume', id)}")
 
 
@@ -120,8 +121,12 @@ def redrive(
             "one dead run is redriven, or all of them: name it, or add --all",
             hint=at.line("ps", "--state", "dead"),
         )
-    with steered(at, id, "redrive") as db:
-        number = int(db.ask(REDRIVE, id)["number"])
+    if id is None:
+        with at.database() as db:
+            number = int(db.ask(REDRIVE, None)["number"])
+    else:
+        with steered(at, id, "redrive") as (db, id):
+            number = int(db.ask(REDRIVE, id)["number"])
     text = f"{number} dead run{'s' if number != 1 else ''} redriven"
     at.out.answer({"redriven": number, "id": id}, lambda console: console.print(text))
 
@@ -154,7 +159,7 @@ def fork(
             checked_text(name, text)
     new_values = json.dumps(dict(_pair(id, one) for one in values or ()))
     new_id = None if new_id is None else checked_id(new_id, most=MAX_START_BYTES)
-    with steered(at, id, "fork") as db:
+    with steered(at, id, "fork") as (db, id):
         _answer(at, db, db.ask(FORK, id, seq, step, new_values, new_id, queue, version)["id"])
 
 
@@ -174,7 +179,7 @@ def as_of(
 
     if instant is not None:
         checked_text("an instant", instant)
-    with steered(at, id, "as-of") as db:
+    with steered(at, id, "as-of", changes=False) as (db, id):
         moment = queries.as_of(db.conn, id, seq, instant, generation)
     at.out.answer(moment, lambda console: _show_moment(console, id, moment))
 
@@ -225,27 +230,36 @@ def _steer(
     runs: tuple[list[str] | None, Selection],
     procedures: tuple[Procedure, Procedure],
     *values: object,
-) -> None:
-    """Do a verb to the one run that is named, or to many; both procedures take the same values."""
+) -> str | None:
+    """Do a verb to the one run that is named, or to many; both procedures take the same values.
+
+    Returns:
+        The id of the run that is named.
+    """
     one, many = procedures
     ids, selection = runs
     single = selection.single(ids)
     if single is None:
         steer_many(at, verb, ids or [], selection, many, *values)
-        return
-    with steered(at, single, verb) as db:
-        db.ask(one, single, *values)
-        _answer(at, db, single)
+        return None
+    with steered(at, single, verb) as (db, id):
+        db.ask(one, id, *values)
+        _answer(at, db, id)
+    return id
 
 
 @contextmanager
-def steered(at: Invocation, id: str | None, verb: str) -> Iterator[Database]:
+def steered(at: Invocation, text: str, verb: str, *, changes: bool = True) -> Iterator[tuple[Database, str]]:
     """Open the database for a command about one run; a refusal names the next command to type.
 
     Args:
         at: the invocation.
-        id: id of the run; None for all of them.
+        text: the id of the run, or what stands for it.
         verb: name of the command.
+        changes: whether it changes the run.
+
+    Returns:
+        The database, and the id.
 
     Raises:
         NotFound: there is no such run.
@@ -254,24 +268,28 @@ def steered(at: Invocation, id: str | None, verb: str) -> Iterator[Database]:
     """
     import psycopg
 
-    if id is not None:
-        checked_id(id)
+    checked_id(text)
     with at.database() as db:
+        id = whole_id(at.out, db, text, changes=changes)
         try:
-            yield db
+            yield db, id
         except psycopg.Error as error:
             raise _with_hint(at, db, explain(error), id, verb) from error
 
 
-def _with_hint(at: Invocation, db: Database, error: EngineError, id: str | None, verb: str) -> EngineError:
+def _with_hint(at: Invocation, db: Database, error: EngineError, id: str, verb: str) -> EngineError:
     """Return the error with a command to type, and a conflict with the state of the run."""
     from pyengine.admin import queries
 
-    if id is None or type(error) not in (NotFound, Conflict, InvalidRequest):
+    if type(error) not in (NotFound, Conflict, InvalidRequest):
         return error
     run = queries.run(db.conn, id)
     if run is None:
-        return NotFound(f"there is no run {clip(id, 80)!r}", hint=at.line("ps", "--all"))
+        near = only_beginning(db, id)
+        hint = (
+            at.line("ps", "--all") if near is None else f"without a terminal an id is written whole: {near}"
+        )
+        return NotFound(f"there is no run {clip(id, 80)!r}", hint=hint)
     reason = _CONFLICTS.get(verb)
     if isinstance(error, Conflict) and reason is not None:
         return Conflict(f"run {clip(id, 80)!r} is {run.state}: {reason}", hint=at.line("show", id))

@@ -16,6 +16,7 @@ import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation, explain
+from pyengine.cli.display.ids import whole_ids
 from pyengine.cli.output import clip, listed, printable, table
 from pyengine.cli.runs import checked_id, checked_text
 from pyengine.database.statements.many_runs import BATCH, MATCHING_RUNS, SETTLE_MANY, SIGNAL_MANY
@@ -144,6 +145,8 @@ def steer_many(
     """
     import psycopg
 
+    for id in ids:
+        checked_id(id)
     if bool(ids) == selection.is_filter:
         raise InvalidRequest(
             "name runs by their ids, or select them by a filter",
@@ -152,7 +155,7 @@ def steer_many(
     outcomes: list[Outcome] = []
     with at.database() as db:
         try:
-            selected = _matching(db, selection) if selection.is_filter else _each_once(ids)
+            selected = _matching(db, selection) if selection.is_filter else _named(at, db, verb, ids)
             if selection.dry_run:
                 at.out.answer(selected, lambda console: _show_ids(console, selected))
                 return
@@ -171,8 +174,9 @@ def steer_many(
         raise typer.Exit(1)
 
 
-def _each_once(ids: list[str]) -> list[str]:
-    return list(dict.fromkeys(checked_id(id) for id in ids))
+def _named(at: Invocation, db: Database, verb: str, texts: list[str]) -> list[str]:
+    """Return the ids that are named, each once."""
+    return whole_ids(at.out, db, texts, changes=True, promises=verb == "settle")
 
 
 def _matching(db: Database, selection: Selection) -> list[str]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyengine.admin import queries
+from pyengine.admin import queries, queries_runs
 from pyengine.demo import effects
 from pyengine.demo.crew import Crew, Member
 from pyengine.errors import EngineError
@@ -104,7 +104,7 @@ def settle_id(conn: Connection[TupleRow], job: Job, *, fresh: bool) -> str:
         job: the audit.
         fresh: always return a new id.
     """
-    known = queries.ids_like(conn, job.id)
+    known = queries_runs.ids_like(conn, job.id)
     numbers = [int(match[1] or 1) for id in known if (match := re.fullmatch(rf"{job.id}(?:-(\d+))?", id))]
     newest = max(numbers, default=1) + (1 if fresh and numbers else 0)
     return job.id if newest == 1 else f"{job.id}-{newest}"

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from pyengine.admin import queries
-from pyengine.cli import timeline
+from pyengine.cli.display import timeline
 
 BEGAN = datetime(2025, 1, 31, 12, tzinfo=UTC)
 

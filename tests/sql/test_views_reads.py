@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from pyengine.admin import queries
+from pyengine.admin import conditions, queries, queries_runs
 from pyengine.database.statements.procedures import LIST_FAILED, LIST_LIVE, LIST_RUNS, RUN, Procedure
 from tests.support.cluster import Server, broken_laws, installed_database
 from tests.support.finished import fill
@@ -148,9 +148,9 @@ class Explained:
         """Itself."""
         yield self
 
-    def execute(self, text: bytes, values: Any) -> Explained:
+    def execute(self, text: bytes | str, values: Any) -> Explained:
         """Explain a statement."""
-        self.costs.append(cost(self._conn, text.decode(), values))
+        self.costs.append(cost(self._conn, text if isinstance(text, str) else text.decode(), values))
         return self
 
     def fetchall(self) -> list[Any]:
@@ -162,17 +162,35 @@ class Explained:
 def test_the_cost_of_ps_grows_with_its_rows(full: Connection) -> None:
     """`pyengine ps` with any of its options reads few blocks more than it has rows."""
     filters = [
-        queries.Filter(state=state, workflow=workflow, limit=21)
+        queries_runs.Filter(state=state, workflow=workflow, limit=21)
         for state in (None, *queries.STATES)
         for workflow in (None, "w3" if state == "cancelled" else "w7")
     ]
-    filters.append(queries.Filter(roots_only=True, limit=21))
+    filters.append(queries_runs.Filter(roots_only=True, limit=21))
+    filters.append(queries_runs.Filter(before=5000, limit=21))
+    filters += [
+        queries_runs.Filter(where=conditions.parse(text, queries_runs.columns(full)), before=before, limit=21)
+        for text in ("state!=completed", "state=failed", "state=running", "workflow~w7% and tags.x=null")
+        for before in (None, 5000)
+    ]
     for wanted in filters:
         explained: Any = Explained(full)
-        queries.runs(explained, wanted)
+        queries_runs.runs(explained, wanted)
         ((rows, blocks, whole),) = explained.costs
         assert (blocks <= BLOCKS + 10 * 21, whole) == (True, set()), (wanted, rows, blocks)
-        assert rows == 21 or wanted.state not in (None, "completed"), wanted
+        assert rows == 21 or "completed" not in wanted.states, wanted
+
+
+@pytest.mark.usefixtures("tasks")
+def test_ids_are_found_by_their_parts(full: Connection) -> None:
+    """A beginning, and a beginning with an end, cost what begins so; many candidates cost a few."""
+    id_ = a_finished_one(full)
+    for head, tail, expected in ((id_[:16], "", 1), (id_[:8], id_[-9:], 1), ("0", "", 9), (id_ + "x", "", 0)):
+        explained: Any = Explained(full)
+        queries_runs.ids_like(explained, head, tail, 9)
+        ((rows, blocks, whole),) = explained.costs
+        assert (rows, whole) == (expected, set()), (head, tail)
+        assert blocks <= BLOCKS, (head, tail, blocks)
 
 
 CLIENT: list[tuple[Procedure, Call]] = [

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyengine.cli.call_lines import CallLines
+from pyengine.cli.display.call_lines import CallLines
 from pyengine.cli.output import clip, compact, listed, printable, span
 
 if TYPE_CHECKING:
@@ -190,7 +190,8 @@ def show(console: Console, folded: Sequence[Line], *, mark: str = "") -> None:
     """
     from rich.text import Text
 
-    width = min(max((len(line.text) for line in folded), default=0), 48)
+    room = max((console.width - 20) // 2, 20)
+    width = min(max((len(line.text) for line in folded), default=0), 48, room)
     for line in folded:
         offset = (line.at - folded[0].at).total_seconds()
         where = mark if line.seq < 0 else str(line.seq)
