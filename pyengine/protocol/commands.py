@@ -133,7 +133,7 @@ class AwaitRow(
 
 
 class Captured(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "do"}):
-    """A value that a replay must not compute again; `name` is the call that took it (now, random, uuid4)."""
+    """A value that a replay must not compute again; `name` is the call that took it (now, uuid4)."""
 
     kind: Literal["random", "time"]
     child: int

@@ -370,9 +370,25 @@ class CallMatcher:
         """Return the recorded random number, 0 <= x < 1."""
         return self._values.random()
 
+    def randint(self, low: int, high: int) -> int:
+        """Return the recorded random number, low <= n <= high."""
+        return self._values.randint(low, high)
+
+    def choice(self, count: int) -> int:
+        """Return the recorded position in a sequence of so many elements."""
+        return self._values.choice(count)
+
+    def shuffle_seed(self) -> int:
+        """Return the recorded seed of a random order."""
+        return self._values.shuffle_seed()
+
     def uuid4(self) -> UUID:
         """Return the recorded random UUID."""
         return self._values.uuid4()
+
+    def uuid7(self) -> UUID:
+        """Return the recorded UUID that sorts by time."""
+        return self._values.uuid7()
 
     def patched(self, change: str) -> bool:
         """Return whether the run takes the new side of a change of code."""

@@ -49,12 +49,42 @@ class RecordedValues:
             msgspec.json.decode(self._capture("random", "random", lambda: repr(self._randomness.random())))
         )
 
+    def randint(self, low: int, high: int) -> int:
+        """Return the recorded random number, low <= n <= high."""
+        return int(self._capture("random", "randint", lambda: str(low + self._below(high - low + 1))))
+
+    def choice(self, count: int) -> int:
+        """Return the recorded position in a sequence of so many elements."""
+        return int(
+            self._capture(
+                "random", "choice", lambda: str(self._below(count)), fits=lambda text: int(text) < count
+            )
+        )
+
+    def shuffle_seed(self) -> int:
+        """Return the recorded seed of a random order."""
+        # as a text, because readers of JSON may round numbers of this size
+        text = self._capture("random", "shuffle", lambda: f'"{self._randomness.getrandbits(128):032x}"')
+        return int(text.strip('"'), 16)
+
     def uuid4(self) -> UUID:
         """Return the recorded random UUID."""
         text = self._capture(
             "random", "uuid4", lambda: f'"{UUID(int=self._randomness.getrandbits(128), version=4)}"'
         )
         return msgspec.json.decode(text, type=UUID)
+
+    def uuid7(self) -> UUID:
+        """Return the recorded UUID that sorts by time."""
+        text = self._capture(
+            "random", "uuid7", lambda: f'"{_uuid7(self._now_ms(), self._randomness.getrandbits(74))}"'
+        )
+        return msgspec.json.decode(text, type=UUID)
+
+    def _below(self, count: int) -> int:
+        """Return a new random number, 0 <= n < count."""
+        # with 64 bits more than it needs no number is noticeably likelier than another
+        return self._randomness.getrandbits(count.bit_length() + 64) % count
 
     def patched(self, change: str) -> bool:
         """Return whether the run takes the new side of a change of code; the first answer stays.
@@ -78,8 +108,21 @@ class RecordedValues:
         self._patched[change] = True
         return True
 
-    def _capture(self, kind: Literal["random", "time"], name: str, make: Callable[[], str]) -> str:
-        """Return the JSON text recorded for a value, or make a new one."""
+    def _capture(
+        self,
+        kind: Literal["random", "time"],
+        name: str,
+        make: Callable[[], str],
+        fits: Callable[[str], bool] = lambda text: True,
+    ) -> str:
+        """Return the JSON text recorded for a value, or make a new one.
+
+        Args:
+            kind: kind of the value.
+            name: the call that takes it.
+            make: makes a new one.
+            fits: whether the code, as it is now, can use one that is recorded.
+        """
         sequence = self._sequence
         if sequence.dead:
             sequence.loop.raise_evicted()
@@ -91,7 +134,8 @@ class RecordedValues:
         if row is not None and row.type == _ROWS[kind]:
             text = row.data or "null"
             # a row without a name is recognised by its value: only a UUID is a text
-            same = row.name == name if row.name else (name == "uuid4") is text.startswith('"')
+            known = (name == "uuid4") is text.startswith('"')
+            same = row.name == name and fits(text) if row.name else known
         else:
             same, text = sequence.is_new(row), make()
             if same:
@@ -102,3 +146,9 @@ class RecordedValues:
             sequence.loop.raise_evicted()
         sequence.next_child += 1
         return text
+
+
+def _uuid7(epoch_ms: int, bits: int) -> UUID:
+    """Return the UUID of version 7 (RFC 9562) with that time and those 74 random bits."""
+    high, low = bits >> 62, bits & (1 << 62) - 1
+    return UUID(int=epoch_ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low)

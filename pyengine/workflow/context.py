@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, overload
-from uuid import UUID
 
 from pyengine.definitions.current_run import StepInfo, current_step, scope, within_run
 from pyengine.definitions.queues import check_queue
@@ -24,6 +23,7 @@ from pyengine.errors import InvalidRequest
 from pyengine.values.codec import type_codec
 from pyengine.workflow.context_calls import ContextCalls
 from pyengine.workflow.context_rpc import ContextRpc
+from pyengine.workflow.context_values import EPOCH, ContextValues
 from pyengine.workflow.context_waits import ContextWaits
 from pyengine.workflow.handles import ChildRun, DurablePromise, RunLogger
 from pyengine.workflow.http import DEFAULT_RETRY, http_request, http_step
@@ -36,8 +36,6 @@ __all__ = ["ChildRun", "Context", "DurablePromise", "RunLogger", "ctx"]
 
 T = TypeVar("T")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 def _text(value: object, bytes_max: int, kind: str) -> str:
     if not isinstance(value, str) or not value or "\0" in value or len(value.encode()) > bytes_max:
@@ -45,7 +43,7 @@ def _text(value: object, bytes_max: int, kind: str) -> str:
     return value
 
 
-class Context(ContextWaits, ContextCalls, ContextRpc):
+class Context(ContextValues, ContextWaits, ContextCalls, ContextRpc):
     """The interface of the engine for workflow code; use the module's `ctx`."""
 
     __slots__ = ()
@@ -88,19 +86,7 @@ class Context(ContextWaits, ContextCalls, ContextRpc):
         """Whether the run was past this point before; for tracing only, never decide by it."""
         return within_run("replaying", "nothing: only workflow code is replayed").replaying
 
-    # -- time and randomness
-
-    def now(self) -> datetime:
-        """Return the time (UTC), the same at every replay."""
-        return _EPOCH + timedelta(milliseconds=within_run("now()", "datetime.now(timezone.utc)").time_ms())
-
-    def random(self) -> float:
-        """Return a random number, 0 <= x < 1, the same at every replay."""
-        return within_run("random()", "random.random()").random()
-
-    def uuid4(self) -> UUID:
-        """Return a random UUID, the same at every replay."""
-        return within_run("uuid4()", "uuid.uuid4()").uuid4()
+    # -- timers
 
     def sleep(self, duration: Duration) -> Coroutine[None, None, None]:
         """Wait durably; it costs nothing meanwhile.
@@ -121,7 +107,7 @@ class Context(ContextWaits, ContextCalls, ContextRpc):
             raise InvalidRequest(
                 "ctx.sleep_until: the instant has no time zone", hint="datetime(..., tzinfo=timezone.utc)"
             )
-        return within.sleep_until(-((_EPOCH - instant) // timedelta(milliseconds=1)))
+        return within.sleep_until(-((EPOCH - instant) // timedelta(milliseconds=1)))
 
     # -- promises and child runs
 

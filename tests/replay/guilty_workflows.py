@@ -106,22 +106,22 @@ async def clocks() -> None:
 @app.workflow
 async def chances(names: list[str]) -> None:
     if random.random() < 0.5:  # guilty: calls random.random() … ctx.random()
-        await save(randint(1, 6))  # guilty: calls randint() … ctx.random()
-    mix(names)  # guilty: calls mix(), which is random.shuffle() … ctx.random()
+        await save(randint(1, 6))  # guilty: calls randint() … ctx.randint()
+    mix(names)  # guilty: calls mix(), which is random.shuffle() … ctx.shuffle()
     await save(random.Random().random())  # guilty: calls random.Random() … ctx.random()
     await save(RNG.choice(names))  # guilty: calls RNG.choice() … ctx.random()
     await save(sorted(names, key=lambda _: random.random()))  # guilty: calls random.random() … ctx.random()
     await save(wrapped(random.random))  # guilty: hands on random.random() … ctx.random()
     await save(os.urandom(8).hex())  # guilty: calls os.urandom() … ctx.random()
     await save(secrets.token_hex())  # guilty: calls secrets.token_hex() … ctx.uuid4().hex
-    await save(choice(names))  # guilty: calls choice() … ctx.uuid4().hex
+    await save(choice(names))  # guilty: calls choice() … ctx.choice()
 
 
 @app.workflow
 async def identities(order: Any) -> None:
     await save(uuid.uuid4())  # guilty: calls uuid.uuid4() … ctx.uuid4()
     await save(str(new_id()))  # guilty: calls new_id(), which is uuid.uuid4() … ctx.uuid4()
-    await save(uuid.uuid1().hex)  # guilty: calls uuid.uuid1() … ctx.uuid4()
+    await save(uuid.uuid1().hex)  # guilty: calls uuid.uuid1() … ctx.uuid7()
     await save(id(order))  # guilty: calls id() … a name or a number
     await save(hash(order) % 8)  # guilty: calls hash() … hashlib
 

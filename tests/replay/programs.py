@@ -23,6 +23,7 @@ PLAIN_LEAVES = (
     *("step", "child", "promise", "sleep", "aio_sleep", "now", "random", "uuid4", "timeout", "given_up"),
 )
 NEW_LEAVES = ("receive", "receive_limit", "set_all", "set_next", "set_limit", "adopt", "refused", "patched")
+NEW_LEAVES += ("randint", "choice", "shuffle", "uuid7")
 PLAIN_FORKS = ("seq", "gather", "aio_gather", "group", "first", "as_completed")
 NEW_FORKS = ("shield", "cancel", "background", "limit")
 NAMES = "ab"
@@ -113,6 +114,16 @@ async def leaf(kind: str, n: int) -> Any:
             return ctx.random()
         case "uuid4":
             return str(ctx.uuid4())
+        case "randint":
+            return ctx.randint(-n, n)
+        case "choice":
+            return ctx.choice(NAMES)
+        case "shuffle":
+            items = list(range(n))
+            ctx.shuffle(items)
+            return items
+        case "uuid7":
+            return str(ctx.uuid7())
         case "patched":
             return ctx.patched(f"change-{n % 3}")
         case "timeout":

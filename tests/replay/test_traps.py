@@ -37,7 +37,7 @@ def test_eviction_runs_finally_with_dead_calls(caplog: pytest.LogCaptureFixture)
                     await call()
                 except Evicted:
                     seen.append("dead")
-            for value in (ctx.now, ctx.random, ctx.uuid4):
+            for value in (ctx.now, ctx.random, ctx.uuid4, ctx.uuid7, lambda: ctx.choice([1])):
                 try:
                     value()
                 except Evicted:
@@ -49,7 +49,7 @@ def test_eviction_runs_finally_with_dead_calls(caplog: pytest.LogCaptureFixture)
         warnings.simplefilter("error")
         run.warm.evict()
         gc.collect()
-    assert seen == ["dead"] * 7 and caplog.records == []
+    assert seen == ["dead"] * 9 and caplog.records == []
     with pytest.raises(EngineError, match="evicted"):
         run.warm.advance()
 
@@ -356,7 +356,16 @@ def test_dead_wait_is_reported_with_the_run() -> None:
 
 def test_ctx_outside_of_a_workflow() -> None:
     """Outside a workflow every method says so and says what to use there."""
-    for use in (ctx.now, ctx.random, ctx.uuid4, lambda: ctx.sleep(1), lambda: ctx.log, lambda: ctx.run_id):
+    for use in (
+        ctx.now,
+        ctx.random,
+        ctx.uuid4,
+        ctx.uuid7,
+        lambda: ctx.randint(1, 2),
+        lambda: ctx.sleep(1),
+        lambda: ctx.log,
+        lambda: ctx.run_id,
+    ):
         with pytest.raises(InvalidRequest, match="outside a workflow") as caught:
             use()
         assert caught.value.hint is not None

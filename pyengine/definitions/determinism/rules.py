@@ -75,16 +75,19 @@ _CALLS: Final[Mapping[str, str]] = {
         datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today datetime.date.today
         django.utils.timezone.now django.utils.timezone.localdate/0 pendulum.now arrow.now arrow.utcnow""",
     "await ctx.sleep()": "time.sleep",
+    "ctx.randint()": "random.randint random.randrange",
+    "ctx.choice()": "random.choice secrets.choice",
+    "ctx.shuffle()": "random.shuffle",
     _RANDOM: """
-        random.random random.randint random.randrange random.uniform random.triangular random.choice
-        random.choices random.sample random.shuffle random.gauss random.normalvariate random.lognormvariate
+        random.random random.uniform random.triangular
+        random.choices random.sample random.gauss random.normalvariate random.lognormvariate
         random.expovariate random.betavariate random.gammavariate random.vonmisesvariate
         random.paretovariate random.weibullvariate random.getrandbits random.randbytes random.seed
         random.Random/0 random.SystemRandom os.urandom numpy.random.*""",
-    "ctx.uuid4(), or uuid.uuid5() of what the workflow knows": """
-        uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 uuid.uuid8""",
+    "ctx.uuid7()": "uuid.uuid1 uuid.uuid6 uuid.uuid7",
+    "ctx.uuid4(), or uuid.uuid5() of what the workflow knows": "uuid.uuid4 uuid.uuid8",
     "ctx.uuid4().hex, or a step": """
-        secrets.token_bytes secrets.token_hex secrets.token_urlsafe secrets.choice secrets.randbelow
+        secrets.token_bytes secrets.token_hex secrets.token_urlsafe secrets.randbelow
         secrets.randbits secrets.SystemRandom""",
     _READ: """
         os.getenv os.getenvb os.putenv os.unsetenv os.getcwd os.chdir os.getpid os.getppid os.getlogin
