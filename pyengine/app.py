@@ -379,7 +379,7 @@ async def _ended(run: Run[T], worker: Worker) -> T:
                 return await waiting
             except TimeoutError:
                 status = await run.get()
-                if status.state in ("halted", "dead"):
+                if status.state in ("halted", "dead", "paused"):
                     raise EngineError(
                         f"run {run.id} is {status.state}: {status.problem}", hint=f"pyengine show {run.id}"
                     ) from None

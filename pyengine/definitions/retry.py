@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -125,6 +125,9 @@ class Retry:
         jitter: up to this share of a delay (0 to 1) is cut off at random, to spread retries.
         only: errors worth trying again; empty means all.
         unless: errors not worth trying again; wins over `only`.
+        on_exhausted: "pause" to set the run aside after the last attempt, until somebody resumes it; the step
+            then has as many attempts again. "fail" raises the last error in the workflow. An error that is
+            not worth trying again is raised in any case.
 
     An error whose attribute `retryable` is False is final. An error with an attribute `retry_after` (seconds
     or timedelta) sets its own delay in place of the computed one: at most a day, or `max_delay` if that is
@@ -138,6 +141,7 @@ class Retry:
     jitter: float = 0.2
     only: tuple[type[BaseException], ...] = ()
     unless: tuple[type[BaseException], ...] = ()
+    on_exhausted: Literal["fail", "pause"] = "fail"
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:
@@ -148,6 +152,8 @@ class Retry:
             raise InvalidRequest(f"Retry(backoff={self.backoff!r}): a factor of at least 1")
         if not 0 <= self.jitter <= 1:
             raise InvalidRequest(f"Retry(jitter={self.jitter!r}): a share between 0 and 1")
+        if self.on_exhausted not in ("fail", "pause"):
+            raise InvalidRequest(f'Retry(on_exhausted={self.on_exhausted!r}): "fail" or "pause"')
         object.__setattr__(self, "only", _exception_types(self.only, "only"))
         object.__setattr__(self, "unless", _exception_types(self.unless, "unless"))
         parse_duration(self.initial, what="Retry(initial=...)")
@@ -160,15 +166,19 @@ class Retry:
         return not self.only or isinstance(error, self.only)
 
     def delay_ms(self, failures: int, error: BaseException, randomness: Randomness) -> int | None:
-        """Return milliseconds until the next attempt, or None if there is none.
+        """Return milliseconds until the next attempt, or None if there is none, or none before a resume.
 
         Args:
             failures: failed attempts so far, this one included.
             error: what the last attempt raised.
             randomness: source of the jitter.
         """
-        if self.max_attempts is not None and failures >= self.max_attempts:
-            return None
+        if self.max_attempts is not None:
+            if self.on_exhausted == "pause":
+                # each resume begins with as many attempts again
+                failures = (failures - 1) % self.max_attempts + 1
+            if failures >= self.max_attempts:
+                return None
         if not self.retries(error):
             return None
         after = _retry_after_ms(error)
@@ -182,6 +192,11 @@ class Retry:
         else:
             delay = min(ceiling, delay * self.backoff ** (failures - 1))
         return round(delay * (1 - self.jitter * randomness.random()))
+
+    def pauses(self, failures: int) -> bool:
+        """Whether the run pauses after so many failures that were worth another attempt."""
+        pauses = self.on_exhausted == "pause" and self.max_attempts is not None
+        return pauses and failures % (self.max_attempts or 1) == 0
 
 
 def _retry_after_ms(error: BaseException) -> int | None:
@@ -234,12 +249,13 @@ class _Policy(msgspec.Struct, omit_defaults=True):
     jitter: float
     only: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
+    on_exhausted: Literal["fail", "pause"] = "fail"
 
 
 @lru_cache(maxsize=1024)
 def policy_text(policy: Retry) -> str | None:
-    """Return the recorded form of a policy (JSON text); None for a policy that tries once."""
-    if policy.max_attempts == 1:
+    """Return the recorded form of a policy (JSON text); None for a policy that tries once, then fails."""
+    if policy.max_attempts == 1 and policy.on_exhausted == "fail":
         return None
     only, unless = tuple(map(_full_name, policy.only)), tuple(map(_full_name, policy.unless))
     if isinstance(policy, RecordedRetry):
@@ -252,6 +268,7 @@ def policy_text(policy: Retry) -> str | None:
         jitter=float(policy.jitter),
         only=only,
         unless=unless,
+        on_exhausted=policy.on_exhausted,
     )
     return msgspec.json.encode(record).decode()
 
@@ -269,6 +286,7 @@ def recorded_policy(text: str) -> Retry:
             jitter=record.jitter,
             only_names=record.only,
             unless_names=record.unless,
+            on_exhausted=record.on_exhausted,
         )
     except (msgspec.ValidationError, msgspec.DecodeError, InvalidRequest, OverflowError):
         return NO_RETRY

@@ -17,7 +17,7 @@ from pyengine.definitions.retry import NO_RETRY, Retry, policy_text, recorded_po
 from pyengine.protocol.commands import StepOutcome
 from pyengine.replay.advance import StepCall
 
-__all__ = ["Attempt", "next_attempt", "policy_of", "start_outcome", "step_outcome"]
+__all__ = ["Attempt", "next_attempt", "pauses_run", "policy_of", "start_outcome", "step_outcome"]
 
 
 class Attempt(msgspec.Struct, eq=False):
@@ -68,6 +68,11 @@ def policy_of(call: StepCall) -> Retry:
     if call.recorded_retry is None:
         return call.step.retry
     return recorded_policy(call.recorded_retry) if call.recorded_retry else NO_RETRY
+
+
+def pauses_run(call: StepCall, outcome: StepOutcome) -> bool:
+    """Whether an attempt was the last one before its run is set aside."""
+    return outcome.retry_in_ms is not None and policy_of(call).pauses(call.failures + 1)
 
 
 def step_outcome(call: StepCall, **found: Any) -> StepOutcome:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.divergence import explain
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
-from pyengine.worker.attempts import Attempt, next_attempt, start_outcome, step_outcome
+from pyengine.worker.attempts import Attempt, next_attempt, pauses_run, start_outcome, step_outcome
 from pyengine.worker.effects import (
     CancelAttempt,
     Effect,
@@ -41,7 +41,7 @@ from pyengine.worker.events import RetryDue
 from pyengine.worker.run_state import Fetching, LeasedRun, Live, Speculating, evict
 from pyengine.worker.speculation import ENDS, EndingSteps, may_speculate
 
-__all__ = ["RELEASE_AFTER_MS", "RunDriver", "halt"]
+__all__ = ["RELEASE_AFTER_MS", "RunDriver", "halt", "pause"]
 
 logger = logging.getLogger("pyengine.worker")
 
@@ -52,6 +52,23 @@ RELEASE_AFTER_MS = 5_000
 def halt(kind: str, message: str) -> Halt:
     """Return the ending of a run that cannot go on."""
     return Halt(problem=msgspec.json.encode({"type": kind, "message": message}).decode())
+
+
+def pause(failures: Collection[StepOutcome]) -> Halt:
+    """Return the ending of a run that waits until somebody resumes it, for these last failures of steps."""
+    first, *others = failures
+    error = msgspec.json.decode(first.error or "{}", type=_Error)
+    words = f"step {first.name} failed in attempt {first.attempt}: {error.type}: {error.message}"
+    if others:
+        words += f"; so did {len(others)} more"
+    return halt("Paused", f"{words}; durable.resume(id) tries again")
+
+
+class _Error(msgspec.Struct):
+    """The part of a recorded error that is shown."""
+
+    type: str = "error"
+    message: str = ""
 
 
 class RunDriver:
@@ -118,7 +135,9 @@ class RunDriver:
         """Do what follows from the state of a live run after every change of it."""
         if run.phase is not live:
             return
-        if live.scheduled_retries:
+        if live.exhausted:
+            self._pause_if_idle(run, live)
+        elif live.scheduled_retries:
             self._release_if_idle(run, live)
         if live.is_dirty:
             if isinstance(live.end, ENDS):
@@ -134,6 +153,14 @@ class RunDriver:
         soonest_ms = min(call.retry_at_ms or 0 for call in live.scheduled_retries.values()) - self._now_ms()
         if soonest_ms > RELEASE_AFTER_MS:
             live.end = Release(retry_in_ms=soonest_ms)
+
+    def _pause_if_idle(self, run: LeasedRun, live: Live) -> None:
+        """Set a run aside whose steps have used up their attempts, as soon as nothing else is under way."""
+        if live.attempts or live.waits_for_record or run.in_transaction or run.report is not None:
+            return
+        live.outcomes += live.exhausted.values()
+        live.end = pause(live.exhausted.values())
+        live.exhausted.clear()
 
     def queue_report(self, run: LeasedRun) -> None:
         """Have a run reported, as soon as it has no report on its way."""
@@ -177,6 +204,7 @@ class RunDriver:
         """Stop a step whose outcome is not wanted, whatever it waits for."""
         live.scheduled_retries.pop(child, None)
         live.attempts_after_record.pop(child, None)
+        live.exhausted.pop(child, None)
         attempt = live.attempts.pop(child, None)
         if attempt is not None:
             self.effects.append(CancelAttempt(attempt))
@@ -195,6 +223,10 @@ class RunDriver:
         """Have an outcome reported, and go on with it before that, if the run may and is likely to end. If
         the step is to be tried again, the next attempt waits until the outcome is recorded.
         """
+        if pauses_run(call, outcome):
+            live.exhausted[call.child] = outcome
+            self.settle(run, live)
+            return
         live.outcomes.append(outcome)
         run.last_step = outcome.child
         if outcome.retry_in_ms is not None:
@@ -249,7 +281,8 @@ class RunDriver:
             rejected: the database found the run stale.
         """
         phase = run.phase
-        outcomes = (*(() if sent is None else sent.outcomes), *phase.outcomes)
+        held = phase.exhausted.values() if isinstance(phase, Live) else ()
+        outcomes = (*(() if sent is None else sent.outcomes), *phase.outcomes, *held)
         poll = isinstance(phase, Live | Speculating) and phase.poll
         self.roll_back(run)
         run.phase = Fetching(phase.attempts, outcomes, rejected=rejected, poll=poll)
@@ -295,6 +328,8 @@ class RunDriver:
             if attempt is not None and (attempt.call.hash, attempt.call.attempt) == (call.hash, call.attempt):
                 attempt.begun = call.begun
                 live.attempts[call.child] = before.attempts.pop(call.child)
+            elif outcome is not None and outcome.hash == call.hash and pauses_run(call, outcome):
+                live.exhausted[call.child] = outcome
             elif outcome is not None and outcome.hash == call.hash:
                 live.outcomes.append(outcome)
                 if outcome.retry_in_ms is not None:

@@ -483,6 +483,7 @@ class RunManager:
             if isinstance(run.phase, Live):
                 run.phase.scheduled_retries.clear()
                 run.phase.attempts_after_record.clear()
+                run.phase.exhausted.clear()
 
     def _close(self, event: on.Closed) -> None:
         for run in (*self.leased.values(), *self.warm.values()):

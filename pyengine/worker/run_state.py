@@ -142,6 +142,8 @@ class Live(Phase):
         steps_after_commands: steps that wait until the commands are recorded.
         attempts_after_record: attempts that wait until the last outcome of their step is recorded.
         scheduled_retries: attempts that wait for their time, by child number.
+        exhausted: the failures for which the run will be set aside, by child number; they are reported with
+            that, as soon as nothing else is under way.
         transaction: what has begun, or is to begin, on a connection.
         asked: what was last handed out for execution in it.
         replay_when_quiet: replay it as soon as no report is on its way.
@@ -153,6 +155,7 @@ class Live(Phase):
         "attempts_after_record",
         "commands",
         "end",
+        "exhausted",
         "outcomes",
         "poll",
         "replay_when_quiet",
@@ -170,6 +173,7 @@ class Live(Phase):
         self.steps_after_commands: tuple[StepCall, ...] = ()
         self.attempts_after_record: dict[int, StepCall] = {}
         self.scheduled_retries: dict[int, StepCall] = {}
+        self.exhausted: dict[int, StepOutcome] = {}
         self.transaction: TransactionLog | None = None
         self.asked: Ask | None = None
         self.replay_when_quiet = False
@@ -189,7 +193,7 @@ class Live(Phase):
         """Whether a claim can go on with its coroutine: nothing is left but attempts that wait for their
         time. A retry that began while the run was being released would be lost.
         """
-        waits = self.attempts or self.attempts_after_record or self.steps_after_commands
+        waits = self.attempts or self.attempts_after_record or self.steps_after_commands or self.exhausted
         news = self.outcomes or self.commands or self.end is not None
         return not (waits or news or self.replay_when_quiet)
 
@@ -413,7 +417,7 @@ class LeasedRun:
     def waits_only_for(self, attempt: Attempt | None) -> bool:
         """Whether an attempt under way, or its transaction if None, is all that is done here for the run."""
         live = self.phase
-        if not isinstance(live, Live) or live.waits_for_record or self.report is not None:
+        if not isinstance(live, Live) or live.waits_for_record or live.exhausted or self.report is not None:
             return False
         if attempt is None:
             return not live.attempts and self.in_transaction

@@ -254,6 +254,9 @@ class StepRunner:
         policy = policy_of(call)
         delay_ms = policy.delay_ms(call.failures + 1, error, self._randomness)
         text = self._codec.encode_error(error)
+        if delay_ms is None and policy.pauses(call.failures + 1) and policy.retries(error):
+            # the next attempt is due as soon as the run is resumed
+            delay_ms = 0
         if delay_ms is None:
             return step_outcome(call, error=text)
         retry = policy_text(policy) if call.attempt == 1 and not attempt.begun else None

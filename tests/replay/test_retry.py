@@ -117,6 +117,23 @@ def test_attempts_are_counted() -> None:
     assert NO_RETRY.delay_ms(1, ValueError(), Fixed(0)) is None
 
 
+def test_a_policy_that_pauses() -> None:
+    """After each round of attempts there is none before a resume, which begins another round with its
+    delays; an error that is not worth it ends the step in any case."""
+    policy = Retry(max_attempts=3, initial="1s", jitter=0, unless=(KeyError,), on_exhausted="pause")
+    text = policy_text(policy)
+    assert text is not None
+    for each in (policy, recorded_policy(text)):
+        delays = [each.delay_ms(n, ValueError(), Fixed(0)) for n in range(1, 8)]
+        assert delays == [1000, 2000, None, 1000, 2000, None, 1000]
+        assert [n for n in range(1, 8) if each.pauses(n)] == [3, 6]
+        assert each.delay_ms(1, KeyError(), Fixed(0)) is None
+    assert not Retry(max_attempts=None, on_exhausted="pause").pauses(5)
+    assert not Retry(max_attempts=5).pauses(5)
+    once = policy_text(Retry(max_attempts=1, on_exhausted="pause"))
+    assert once is not None and recorded_policy(once).pauses(1)
+
+
 def test_only_and_unless() -> None:
     """`only` limits what is worth another attempt, `unless` wins over it, and so does the error itself."""
     policy = Retry(only=(LookupError,), unless=(KeyError,))
@@ -167,6 +184,7 @@ def test_retry_after(after: Any, ms: int) -> None:
         {"max_delay": -1},
         {"only": ("ValueError",)},
         {"unless": (5,)},
+        {"on_exhausted": "stop"},
     ],
 )
 def test_wrong_policies(options: dict[str, Any]) -> None:
@@ -180,6 +198,7 @@ POLICIES = [
     Retry(max_attempts=None, initial=timedelta(milliseconds=5), backoff=1, jitter=0),
     Retry(max_attempts=3, initial="1ms", max_delay="1h", only=(OSError,)),
     Retry(only=(OSError, LookupError), unless=(KeyError, ConnectionResetError)),
+    Retry(max_attempts=3, unless=(KeyError,), on_exhausted="pause"),
 ]
 
 

@@ -139,6 +139,17 @@ def test_no_more_attempts_than_the_policy_allows(conn: Connection, story: str) -
     assert verdict_on(conn, held, outcomes=[*last[:-1], final]) == "ok"
 
 
+def test_a_policy_that_pauses_has_no_bound(conn: Connection) -> None:
+    """Whenever a run is resumed that paused after the last attempt, the step has as many again; the law that
+    bounds attempts knows it."""
+    held = begin_run(conn, "r")
+    policy = '{"max_attempts": 1, "on_exhausted": "pause"}'
+    for attempt in (1, 2, 3):
+        outcome = {**broken(0, attempt=attempt, retry_in=0), **({"retry": policy} if attempt == 1 else {})}
+        assert verdict_on(conn, held, outcomes=[outcome]) == "ok"
+    assert conn.execute("select * from durable.check()").fetchall() == []
+
+
 def test_interruptions_are_no_failures_of_the_policy(conn: Connection) -> None:
     """An attempt that was cut off does not count: the next one may be tried again as if it were the first."""
     held = begin_run(conn, "r")

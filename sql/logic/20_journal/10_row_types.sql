@@ -140,6 +140,14 @@ returns boolean language sql immutable parallel safe
 as $$ select p_type in ('execution_completed', 'execution_failed', 'execution_cancelled') $$;
 comment on function durable._ends_run(durable.row_type) is 'The last row of a run.';
 
+create or replace function durable._most_attempts(p_policy jsonb)
+returns numeric language sql immutable parallel safe
+as $$
+  select case when p_policy ->> 'on_exhausted' is distinct from 'pause' then (p_policy ->> 'max_attempts')::numeric end
+$$;
+comment on function durable._most_attempts(jsonb) is
+  'How often a retry policy lets a step fail; null: no bound. A run that pauses after the last attempt has as many again whenever it is resumed.';
+
 create or replace function durable._fail_journal(p_execution bigint, p_type durable.row_type, p_child integer, p_problem text)
 returns boolean language plpgsql volatile
 as $$

@@ -222,7 +222,7 @@ begin
   from (
     select x.*, count(*) filter (where durable._fails_attempt(x.type)) over (w order by x.ord) as failures,
            min(case when x.type in ('first_attempt_failed', 'step_started')
-                    then durable._json(x.data) #>> '{retry,max_attempts}' end) over w as max_attempts
+                    then durable._most_attempts(durable._json(x.data) -> 'retry') end) over w as most
     from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
     where durable._is_local(x.type)
     window w as (partition by x.execution, x.child)
@@ -231,13 +231,13 @@ begin
   left join lateral (
     select count(*) filter (where j.type <> 'step_started'
                               and durable._json(durable._data(j)) -> 'interrupted' is distinct from 'true') as failures,
-           min(durable._json(durable._data(j)) #>> '{retry,max_attempts}')
-             filter (where j.type in ('first_attempt_failed', 'step_started')) as max_attempts
+           min(durable._most_attempts(durable._json(durable._data(j)) -> 'retry'))
+             filter (where j.type in ('first_attempt_failed', 'step_started')) as most
     from durable._journal j
     where e.type in ('open_attempt_failed', 'attempt_failed')
       and j.execution = any (array[h.execution]) and j.bucket = h.bucket and j.child = e.child
       and j.type in ('first_attempt_failed', 'step_started', 'open_attempt_failed', 'attempt_failed')) s on true
-  cross join lateral (select coalesce(e.max_attempts, s.max_attempts)::numeric as most) p
+  cross join lateral (select coalesce(e.most, s.most) as most) p
   where durable._fails_attempt(e.type) and e.failures + s.failures >= p.most;
 end
 $$;

@@ -245,7 +245,7 @@ as $$
   from (select j.execution, j.bucket from unnest(p_rows) j
         where durable._fails_attempt(j.type) group by j.execution, j.bucket) e
   cross join lateral durable._retries_of(e.execution, e.bucket) r
-  where r.retries > (r.policy ->> 'max_attempts')::numeric - 1
+  where r.retries > durable._most_attempts(r.policy) - 1
 $$;
 comment on function durable._check_invocations(durable._journal_line[]) is
   'Laws of invocations (SE-1 to SE-5, X-3). An interrupted attempt is no failure. Without a recorded policy retries have no bound.';
