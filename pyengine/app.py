@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
@@ -22,6 +22,12 @@ from pyengine.app_calls import AppCalls, Programs
 from pyengine.app_runtime import AppRuntime
 from pyengine.client.client import Client, Run
 from pyengine.definitions.definition import OnInterrupt
+from pyengine.definitions.dependencies import (
+    Dependencies,
+    check_dependencies,
+    current_dependencies,
+    open_dependencies,
+)
 from pyengine.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.definitions.retry import Duration, Retry
 from pyengine.development import DevelopmentChecks, check_finished, observing
@@ -49,6 +55,12 @@ class App(AppCalls):
         data_dir: folder of the embedded Postgres.
         listen_url: URL of the same database without its pooler, for hints and presence; None means
             PYENGINE_LISTEN_URL, else polling does all behind a pooler.
+        deps: what steps use beside their arguments, by name: values, or functions that make them, which a
+            worker calls before its first step. A function with a `yield` closes the value behind it.
+
+    Attributes:
+        registry: its workflows, steps and error classes.
+        deps: as above; a test may replace one before it starts a worker.
     """
 
     def __init__(
@@ -57,9 +69,11 @@ class App(AppCalls):
         *,
         data_dir: Path | str | None = None,
         listen_url: str | None = None,
+        deps: Mapping[str, Any] | None = None,
     ) -> None:
         self.registry = Registry()
         self.memos = {}
+        self.deps = check_dependencies(deps)
         self._database_url: str | None
         self._data_dir: Path | None
         self._listen_url: str | None
@@ -300,6 +314,17 @@ class App(AppCalls):
         async with self._place() as place:
             yield place.client
 
+    @contextlib.asynccontextmanager
+    async def dependencies(self) -> AsyncIterator[Dependencies]:
+        """Open the dependencies of the app for plain calls of its steps, as tests make them."""
+        before = current_dependencies.get()
+        async with open_dependencies(self.deps) as opened:
+            current_dependencies.set(opened)
+            try:
+                yield opened
+            finally:
+                current_dependencies.set(before)
+
     async def start(self, workflow: Workflow[..., T], *args: Any, **options: Any) -> Run[T]:
         """Start a run; arguments and options as for `Client.start`.
 
@@ -344,7 +369,10 @@ class App(AppCalls):
         self, place: AppRuntime, options: dict[str, Any], programs: Programs | None = None
     ) -> AsyncIterator[Worker]:
         async with (
-            Worker(self.registry, place.database, listener=place.listener, **options) as worker,
+            open_dependencies(self.deps) as opened,
+            Worker(
+                self.registry, place.database, listener=place.listener, dependencies=opened, **options
+            ) as worker,
             self._serving_calls(place.database, place.listener, options.get("threads"), programs),
         ):
             yield worker

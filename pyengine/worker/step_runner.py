@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from pyengine.definitions.current_run import StepInfo, current_step
+from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
@@ -62,6 +63,7 @@ class StepRunner:
         concurrency: async bodies at a time; more wait.
         threads: sync bodies at a time; more wait.
         post: takes the events.
+        dependencies: what `ctx.deps` is in bodies.
         in_sql: executes an attempt of a step in SQL, which records itself, and returns the event.
     """
 
@@ -74,6 +76,7 @@ class StepRunner:
         concurrency: int,
         threads: int,
         post: Callable[[Event], None],
+        dependencies: Dependencies | None = None,
         in_sql: Callable[[LeasedRun, Attempt], Awaitable[Event | None]],
     ) -> None:
         self._loop = loop
@@ -82,6 +85,7 @@ class StepRunner:
         self._concurrency = concurrency
         self._pool = ThreadPool(loop, threads)
         self._post = post
+        self._dependencies = dependencies
         self._in_sql = in_sql
         self._active = 0
         self._filling = False
@@ -146,7 +150,7 @@ class StepRunner:
         in_sql = isinstance(call.step, SqlStep)
         # a step in SQL begins when it has a connection
         attempt.started_s = 0.0 if in_sql else self._loop.time()
-        current_step.set(_info(attempt))
+        self._enter(attempt)
         value: Any = None
         failed: BaseException | None = None
         try:
@@ -170,6 +174,12 @@ class StepRunner:
         elif value is not None and self._counts(attempt):
             self._post(value)
 
+    def _enter(self, attempt: Attempt) -> None:
+        """Let the body that is about to begin know what it is, and what it may use."""
+        current_step.set(_info(attempt))
+        if self._dependencies is not None:
+            current_dependencies.set(self._dependencies)
+
     def _leave(self) -> None:
         self._active -= 1
         if self._filling:
@@ -191,7 +201,7 @@ class StepRunner:
         attempt.started_s = self._loop.time()
         if call.step.timeout_ms is not None:
             self._loop.call_soon_threadsafe(self._set_timer, attempt)
-        current_step.set(_info(attempt))
+        self._enter(attempt)
         return call.step.fn(*call.args, **call.kwargs)
 
     def _thread_done(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:

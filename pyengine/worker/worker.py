@@ -29,6 +29,7 @@ from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BYE, PRESENT
+from pyengine.definitions.dependencies import Dependencies
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry
 from pyengine.errors import EngineError, InvalidRequest
@@ -90,6 +91,7 @@ class Worker:
         step_concurrency: async steps at a time.
         threads: sync steps at a time.
         listener: shared with the clients of this process.
+        dependencies: what `ctx.deps` is in steps; they outlive the worker.
         make_runs: makes its run manager, from the arguments of `RunManager`; for checks of development.
 
     Attributes:
@@ -112,6 +114,7 @@ class Worker:
         step_concurrency: int = 1000,
         threads: int = 16,
         listener: Listener | None = None,
+        dependencies: Dependencies | None = None,
         make_runs: Callable[..., RunManager] = RunManager,
     ) -> None:
         if queues is None:
@@ -128,6 +131,7 @@ class Worker:
         self._concurrency = concurrency
         self._step_concurrency = step_concurrency
         self._threads = threads
+        self._dependencies = dependencies
         self._make_runs = make_runs
         self._tasks: list[asyncio.Task[None]] = []
         self._ticked_s = time.monotonic()
@@ -217,6 +221,7 @@ class Worker:
             concurrency=self._step_concurrency,
             threads=self._threads,
             post=post,
+            dependencies=self._dependencies,
             in_sql=SqlStepRunner(self._work, self.id, slots).run,
         )
         self._transactions = TransactionRunner(self._work, self.id, codec, slots, post)

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, overload
 
 from pyengine.definitions.current_run import StepInfo, current_step, scope, within_run
+from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Workflow
 from pyengine.definitions.retry import Duration, Retry, optional_duration, optional_limit, parse_duration
@@ -75,6 +76,26 @@ class Context(ContextValues, ContextWaits, ContextCalls, ContextRpc):
                 f"ctx.step was used {where}", hint="it is the attempt of the step that is running"
             )
         return info
+
+    @property
+    def deps(self) -> Dependencies:
+        """The dependencies of the app, in steps: `ctx.deps.mail`, or `ctx.deps[Mail]` with its type.
+
+        Raises:
+            InvalidRequest: this is workflow code, or they are not open here.
+        """
+        if scope.get() is not None:
+            raise InvalidRequest(
+                "ctx.deps was used in workflow code",
+                hint="in steps only: a replay could not repeat what they answer; settings may be arguments",
+            )
+        found = current_dependencies.get()
+        if found is None:
+            raise InvalidRequest(
+                "ctx.deps was used where no dependencies are open",
+                hint="a worker opens them for its steps; elsewhere: async with app.dependencies(): ...",
+            )
+        return found
 
     @property
     def log(self) -> RunLogger:
