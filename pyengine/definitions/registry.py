@@ -11,6 +11,7 @@ import asyncio
 import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -103,6 +104,35 @@ class Workflow(_Decorated[WorkflowDef], Generic[P, R]):
         return f"<workflow {self.definition.name}{self.definition.signature}>"
 
 
+def _plain(fn: Any, name: object, what: str) -> Any:
+    """Return the function itself, of a static method too.
+
+    Raises:
+        InvalidRequest: it is a method without an object to call it on, or without a name of its own.
+    """
+    if isinstance(fn, staticmethod):
+        return fn.__func__
+    called = getattr(fn, "__qualname__", "")
+    owner, _, last = called.rpartition(".")
+    right = f'app.{what}(object.{last}, name="{owner.rpartition("<locals>.")[2].lower()}.{last}")'
+    if inspect.ismethod(fn):
+        if name is None:
+            raise InvalidRequest(
+                f"{what} {called} is a method; its name in the journal must be given", hint=right
+            )
+    elif isinstance(fn, classmethod) or (owner and not owner.endswith("<locals>") and _takes_self(fn)):
+        raise InvalidRequest(
+            f"{what} {called} is a method, and here is no object to call it on",
+            hint=f"where the object is: {right}; or make it a @staticmethod",
+        )
+    return fn
+
+
+def _takes_self(fn: Callable[..., Any]) -> bool:
+    code = getattr(fn, "__code__", None)
+    return code is not None and code.co_varnames[: code.co_argcount][:1] in (("self",), ("cls",))
+
+
 def _checked_name(fn: object, name: object, what: str) -> str:
     chosen = getattr(fn, "__name__", None) if name is None else name
     if not callable(fn) or not isinstance(chosen, str) or not chosen:
@@ -148,7 +178,7 @@ def make_step(
     """Return the step around a function.
 
     Args:
-        fn: sync or async function; sync ones run in a thread.
+        fn: sync or async function; sync ones run in a thread. A method of an object needs a name.
         name: its name in the journal; the function's name by default.
         retry: when a failed attempt is made again; None means never.
         timeout: limit of one attempt.
@@ -158,6 +188,7 @@ def make_step(
     Raises:
         InvalidRequest: an option is wrong.
     """
+    fn = _plain(fn, name, "step")
     chosen = _checked_name(fn, name, "step")
     if on_interrupt not in ("retry", "fail"):
         raise InvalidRequest(f'step {chosen}: on_interrupt is "retry" or "fail", not {on_interrupt!r}')
@@ -198,6 +229,7 @@ def make_workflow(
     Raises:
         InvalidRequest: an option is wrong, or the function is not async.
     """
+    fn = _plain(fn, name, "workflow")
     chosen = _checked_name(fn, name, "workflow")
     if not inspect.iscoroutinefunction(fn):
         raise InvalidRequest(f"workflow {chosen} must be an async function", hint=f"async def {chosen}(...)")
@@ -252,7 +284,7 @@ class Registry:
         known = self._workflows.setdefault(at, definition)
         refuse_second(known.fn, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
         self._workflows[at] = definition
-        warn_of(definition.fn, definition.name)
+        warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
         return workflow
 
     def add_error(self, cls: type[BaseException]) -> type[BaseException]:
@@ -310,19 +342,33 @@ class Registry:
 
 
 def refuse_second(known: Callable[..., Any], fn: Callable[..., Any], what: str) -> None:
-    """Refuse a second function under a name.
+    """Refuse a second function under a name, unless it is the same one, loaded again.
+
+    The same position in the same module is a reload. In a notebook, or at a prompt, so is a function of the
+    same name: its cell was changed and run again. A worker takes it for runs that begin, or are replayed.
 
     Raises:
         InvalidRequest: it is another function.
     """
+    if known is fn or _place(known) == _place(fn):
+        return
+    if _in_cell(known) and _in_cell(fn) and _place(known)[:3] == _place(fn)[:3]:
+        return
+    names = " and ".join(f"{one.__module__}.{one.__qualname__}" for one in (known, fn))
+    raise InvalidRequest(f"{what} is registered twice: {names}", hint="give one of them another name=")
 
-    # the same position in the same module is a reload, not a conflict
-    def place(one: Callable[..., Any]) -> tuple[Any, ...]:
-        return (one.__module__, one.__qualname__, one.__code__.co_firstlineno)
 
-    if known is not fn and place(known) != place(fn):
-        names = " and ".join(f"{one.__module__}.{one.__qualname__}" for one in (known, fn))
-        raise InvalidRequest(f"{what} is registered twice: {names}", hint="give one of them another name=")
+def _place(fn: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return where a function is from: its module, name, object if it is a method, and line."""
+    line = getattr(getattr(fn, "__code__", None), "co_firstlineno", None)
+    return (fn.__module__, getattr(fn, "__qualname__", None), id(getattr(fn, "__self__", None)), line)
+
+
+def _in_cell(fn: Callable[..., Any]) -> bool:
+    """Whether a function was typed into a notebook or at a prompt, so that it is in no file that runs."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    code = getattr(fn, "__code__", None)
+    return fn.__module__ == "__main__" and code is not None and code.co_filename != script
 
 
 def _near(name: str, known: set[str]) -> str:

@@ -144,3 +144,95 @@ def test_calls_outside_of_a_workflow() -> None:
     assert asyncio.run(make_step(charge)(5)) == "charged 5"
     assert asyncio.run(make_workflow(checkout)(order=5)) == 5
     assert asyncio.run(make_step(sync_step)(5)) == 5
+
+
+class Shop:
+    """Functions of an object."""
+
+    def __init__(self, city: str) -> None:
+        self.city = city
+
+    async def charge(self, amount: int) -> str:
+        return f"charged {amount} in {self.city}"
+
+    @classmethod
+    async def close(cls, day: int) -> str:
+        return f"{cls.__name__} closed on {day}"
+
+    @staticmethod
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+
+def test_methods_of_objects() -> None:
+    """A method of an object, or of a class, is a step or workflow under a name that is given; its first
+    argument is no part of the call."""
+    step = make_step(Shop("Bern").charge, name="shop.charge")
+    assert repr(step) == "<step shop.charge(amount: 'int') -> 'str'>"
+    assert step.definition.signature.pack((5,), {}) == b"[5]"
+    assert asyncio.run(step(5)) == "charged 5 in Bern"
+    assert asyncio.run(make_workflow(Shop("Bern").charge, name="shop.charge")(5)) == "charged 5 in Bern"
+    assert asyncio.run(make_step(Shop.close, name="shop.close")(5)) == "Shop closed on 5"
+    for function in (Shop.add, Shop.__dict__["add"]):
+        assert asyncio.run(make_step(function)(1, 2)) == 3
+
+
+@pytest.mark.parametrize(
+    ("fn", "says", "hint"),
+    [
+        (Shop("Bern").charge, "step Shop.charge is a method; its name in the journal must be given", ""),
+        (Shop.close, "step Shop.close is a method; its name in the journal must be given", ""),
+        (
+            Shop.charge,
+            "step Shop.charge is a method, and here is no object to call it on",
+            'where the object is: app.step(object.charge, name="shop.charge"); or make it a @staticmethod',
+        ),
+        (Shop.__dict__["close"], "step Shop.close is a method, and here is no object to call it on", ""),
+    ],
+)
+def test_methods_that_are_refused(fn: Any, says: str, hint: str) -> None:
+    """Without a name, or where the class is defined and no object exists, each with its sentence."""
+    with pytest.raises(InvalidRequest) as caught:
+        make_step(fn)
+    assert caught.value.message == says
+    assert caught.value.hint is not None and hint in caught.value.hint
+
+
+def test_methods_of_two_objects() -> None:
+    """Under one name only one object serves."""
+    registry = Registry()
+    bern, rome = Shop("Bern"), Shop("Rome")
+    for _ in range(2):
+        registry.add_step(make_step(bern.charge, name="shop.charge"))
+    with pytest.raises(InvalidRequest, match="registered twice"):
+        registry.add_step(make_step(rome.charge, name="shop.charge"))
+
+
+def cell(text: str, name: str, file: str) -> Any:
+    """The function of this name that a cell of a notebook defines."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, file, "exec"), namespace)
+    return namespace[name]
+
+
+def test_a_cell_that_is_run_again() -> None:
+    """A changed cell replaces its function: wherever it stands now, whatever it does. Another function is
+    refused as everywhere, and so are two of one name in a script."""
+    registry = Registry()
+    for n, text in enumerate(("async def f(): return 1", "# more\nasync def f(): return 2")):
+        fn = cell(text, "f", f"<cell-{n}>")
+        registry.add_step(make_step(fn))
+        registry.add_workflow(make_workflow(fn))
+        assert registry.step("f").fn is registry.workflow("f").fn is fn
+    other = cell("async def g(): return 1", "g", "<cell-9>")
+    with pytest.raises(InvalidRequest, match=r"registered twice: __main__\.f and __main__\.g"):
+        registry.add_step(make_step(other, name="f"))
+
+
+def test_two_functions_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one name in one file: the second would hide the first, which is a mistake."""
+    monkeypatch.setattr("__main__.__file__", "/scripts/job.py", raising=False)
+    registry = Registry()
+    registry.add_step(make_step(cell("async def f(): return 1", "f", "/scripts/job.py")))
+    with pytest.raises(InvalidRequest, match=r"registered twice: __main__\.f and __main__\.f"):
+        registry.add_step(make_step(cell("\n\nasync def f(): return 2", "f", "/scripts/job.py")))
