@@ -96,6 +96,10 @@ class Limits:
     max_body_bytes: Annotated[
         int, typer.Option("--max-body", min=1024, metavar="BYTES", help="Largest body of a request.")
     ] = 16 * 1024 * 1024
+    max_bodies_bytes: Annotated[
+        int,
+        typer.Option("--max-bodies", min=1024, metavar="BYTES", help="All bodies together, at most."),
+    ] = 256 * 1024 * 1024
     max_streams: Annotated[
         int, typer.Option("--max-streams", min=1, help="Open streams of members, at most.")
     ] = 4096

@@ -35,6 +35,7 @@ from pyengine.gateway.offers import Offers
 from pyengine.gateway.poll import Poll
 from pyengine.gateway.polling import Poller
 from pyengine.gateway.probes import Probes
+from pyengine.gateway.request_body import BodyMemory
 from pyengine.gateway.rpc import Rpc
 from pyengine.gateway.tokens import Verifier
 from pyengine.gateway.unblocks import Unblocks
@@ -80,14 +81,18 @@ class Parts:
         self.metrics.gauge(
             "streams", "Open streams of members.", lambda: len(self.members) + len(self.legacy_members)
         )
+        memory = BodyMemory(config.max_bodies_bytes)
+        self.metrics.gauge("body_bytes", "Bytes of the bodies of requests.", lambda: memory.held)
         self.verifier = None
         if config.auth_key is not None:
             self.verifier = Verifier(
                 config.auth_key, issuer=config.auth_issuer, audience=config.auth_audience
             )
-        self.rpc = Rpc(config, self.backend, self.members, self.metrics, self.verifier)
+        self.rpc = Rpc(config, self.backend, self.members, self.metrics, self.verifier, memory=memory)
         self.poll = Poll(config, self.members, self.verifier)
-        self.legacy = Legacy(config, self.backend, self.legacy_members, self.metrics, self.verifier)
+        self.legacy = Legacy(
+            config, self.backend, self.legacy_members, self.metrics, self.verifier, memory=memory
+        )
         self.legacy_poll = Poll(config, self.legacy_members, self.verifier)
         self.legacy_port: int | None = None
         self.courier: Courier | None = None

@@ -16,6 +16,7 @@ from pyengine.errors import InvalidRequest
 __all__ = ["GatewayConfig", "is_loopback"]
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
+MAX_BODIES_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class GatewayConfig:
         connections: the largest number of database connections for requests.
         max_waiting: requests that may wait for one; further ones get 503.
         max_body_bytes: the largest body of a request.
+        max_bodies_bytes: the bodies of all requests together; further bytes get 503.
         max_streams: the largest number of open streams.
         max_unacquired: tasks that a member is offered without having acquired them.
         body_idle_s: seconds without a byte after which a body is given up.
@@ -68,6 +70,7 @@ class GatewayConfig:
     connections: int = 16
     max_waiting: int = 512
     max_body_bytes: int = MAX_BODY_BYTES
+    max_bodies_bytes: int = MAX_BODIES_BYTES
     max_streams: int = 4096
     max_unacquired: int = 64
     body_idle_s: float = 30.0
@@ -84,15 +87,20 @@ class GatewayConfig:
     push_in_all: int = 256
 
     def check(self) -> None:
-        """Refuse to serve without tokens where other machines can reach.
+        """Refuse to serve without tokens where other machines can reach, and limits that contradict others.
 
         Raises:
-            InvalidRequest: it does.
+            InvalidRequest: it does, or they do.
         """
         if self.auth_key is None and not self.insecure_no_auth and not is_loopback(self.host):
             raise InvalidRequest(
                 f"{self.host} can be reached from other machines, and no key for tokens is given",
                 hint="--auth-key FILE, or --insecure-no-auth if everybody who reaches it may do everything",
+            )
+        if self.max_bodies_bytes < self.max_body_bytes:
+            raise InvalidRequest(
+                f"all bodies together may have {self.max_bodies_bytes} bytes, and one {self.max_body_bytes}",
+                hint="--max-bodies is at least --max-body",
             )
 
 

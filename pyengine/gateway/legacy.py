@@ -28,7 +28,7 @@ from pyengine.gateway.members import Members
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.permissions import Forbidden, check
 from pyengine.gateway.poll import bearer
-from pyengine.gateway.request_body import read_body
+from pyengine.gateway.request_body import BodyMemory, BodyShare, read_body
 from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
 
 __all__ = ["Legacy"]
@@ -61,6 +61,7 @@ class Legacy:
         members: the open streams of its clients, which learn what is claimed.
         metrics: counts the answers.
         verifier: the check of tokens, or None if none are needed.
+        memory: bytes of bodies.
 
     Attributes:
         housekeeping: learns of deadlines, once the gateway ticks.
@@ -73,10 +74,13 @@ class Legacy:
         members: Members,
         metrics: Metrics,
         verifier: Verifier | None,
+        *,
+        memory: BodyMemory,
     ) -> None:
         self._config = config
         self._backend = backend
         self._members = members
+        self._memory = memory
         self._metrics = metrics
         self._verifier = verifier
         self.housekeeping: Housekeeping | None = None
@@ -108,7 +112,8 @@ class Legacy:
         async def answer(request: Request) -> Response:
             begun_s = asyncio.get_running_loop().time()
             try:
-                response = await self._answer(request, work)
+                with self._memory.share() as share:
+                    response = await self._answer(request, share, work)
             except ClientDisconnect:
                 return Response(status_code=400)
             self._metrics.answered(kind, response.status_code, asyncio.get_running_loop().time() - begun_s)
@@ -116,10 +121,10 @@ class Legacy:
 
         return Route(path, answer, methods=[method])
 
-    async def _answer(self, request: Request, work: Work) -> Response:
+    async def _answer(self, request: Request, share: BodyShare, work: Work) -> Response:
         try:
             claims = self._verifier.verify(bearer(request)) if self._verifier is not None else None
-            body = await self._body(request) if request.method in ("POST", "PATCH") else {}
+            body = await self._body(request, share) if request.method in ("POST", "PATCH") else {}
             return await work(request, body, claims)
         except TokenRefused as refused:
             return _error(401, 40100, str(refused), {"www-authenticate": "Basic"})
@@ -128,8 +133,8 @@ class Legacy:
         except Refused as refused:
             return _error(refused.status, refused.status * 100, refused.reason, refused.headers)
 
-    async def _body(self, request: Request) -> Body:
-        text = await read_body(request, self._config.max_body_bytes, self._config.body_idle_s)
+    async def _body(self, request: Request, share: BodyShare) -> Body:
+        text = await read_body(request, share, self._config.max_body_bytes, self._config.body_idle_s)
         try:
             found = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -23,7 +23,7 @@ from pyengine.gateway.members import Members
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.permissions import Forbidden, check
 from pyengine.gateway.poll import bearer
-from pyengine.gateway.request_body import read_body
+from pyengine.gateway.request_body import BodyMemory, BodyShare, read_body
 from pyengine.gateway.tokens import TokenRefused, Verifier
 
 __all__ = ["Rpc"]
@@ -38,6 +38,7 @@ class Rpc:
         members: the open streams, which learn what is acquired.
         metrics: counts the answers.
         verifier: the check of tokens, or None if none are needed.
+        memory: bytes of bodies.
     """
 
     def __init__(
@@ -47,22 +48,29 @@ class Rpc:
         members: Members,
         metrics: Metrics,
         verifier: Verifier | None,
+        *,
+        memory: BodyMemory,
     ) -> None:
         self._config = config
         self._backend = backend
         self._members = members
+        self._memory = memory
         self._metrics = metrics
         self._verifier = verifier
         self.housekeeping: Housekeeping | None = None
 
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
+        with self._memory.share() as share:
+            return await self._answer(request, share)
+
+    async def _answer(self, request: Request, share: BodyShare) -> Response:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         headers: dict[str, str] = {}
         envelope = Envelope(kind="unknown", corr_id="0", token=None, document={})
         try:
-            body = await read_body(request, self._config.max_body_bytes, self._config.body_idle_s)
+            body = await read_body(request, share, self._config.max_body_bytes, self._config.body_idle_s)
             envelope = read_request(body, debug=self._config.debug)
             answer = await self._ask(envelope, bearer(request))
         except Refused as refused:

@@ -21,6 +21,7 @@ from tests.crash.processes import launch, stop
         (["--host", "no.such.host.invalid"], "cannot be resolved"),
         (["--auth-key", "no-such-file"], "the key file no-such-file cannot be read"),
         (["--port", "70000"], "65535"),
+        (["--max-body", "4096", "--max-bodies", "2048"], "all bodies together may have 2048 bytes"),
     ],
 )
 def test_options_that_cannot_be(at_database: Command, words: list[str], message: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from pyengine.gateway.envelope import read_request
 from pyengine.gateway.http_server import KEEP_ALIVE_S
 from tests.gateway.conftest import MAX_BODY
-from tests.gateway.http_client import FAR, VERSION, Client, post_head, raw
+from tests.gateway.http_client import FAR, VERSION, WAIT_S, Client, post_head, raw
 from tests.support.gateway import Gateway
 
 HEAD = {"corrId": "c-1", "version": VERSION}
@@ -149,6 +152,36 @@ def test_a_client_that_asks_first_need_not_send(client: Client) -> None:
     """Expect: 100-continue for a body that is too large is answered with 413 at once."""
     found = raw(client.url, post_head(MAX_BODY + 1, "expect: 100-continue"))
     assert found.startswith(b"HTTP/1.1 413")
+
+
+def body_bytes(client: Client) -> float:
+    """Bytes of bodies that the gateway holds."""
+    lines = client.http.get(f"{client.url}/metrics").text.splitlines()
+    return float(next(one for one in lines if one.startswith("pyengine_gateway_body_bytes ")).split()[1])
+
+
+@pytest.mark.parametrize("path", ["/", "/promises"])
+def test_all_bodies_together_have_a_limit(opened: Callable[..., Gateway], path: str) -> None:
+    """A request beyond it is 503 with Retry-After, and may come again once others have their answers. Those
+    that were first are served."""
+    gateway = opened(max_body_bytes=50_000, max_bodies_bytes=60_000)
+    body = json.dumps(GET).encode().ljust(40_000)
+    place = urlsplit(gateway.url)
+    first = socket.create_connection((place.hostname, place.port), timeout=WAIT_S)
+    with Client(gateway.url) as client, first:
+        first.sendall(post_head(len(body), "connection: close") + body[:-1])
+        late = time.monotonic() + WAIT_S
+        while body_bytes(client) < 39_999:
+            assert time.monotonic() < late
+            time.sleep(0.01)
+        answer = client.http.post(gateway.url + path, content=body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), answer.text
+        assert "too many bytes" in answer.text and body_bytes(client) == 39_999
+        assert client.create("small")["state"] == "pending"
+        first.sendall(body[-1:])
+        assert first.recv(65_536).startswith(b"HTTP/1.1 404")
+        assert client.post(body).status_code == 404
+        assert body_bytes(client) == 0
 
 
 def test_a_slow_body(client: Client) -> None:
