@@ -4,7 +4,8 @@ Lives here: `Members`, which knows the streams that are open here, and `Stream`,
 one of them. May not: HTTP, the database. Design: a member is a process of a client, known by group and id.
 The newest stream of a member replaces the one before, which may hang on a connection that is gone. A member
 gets a bounded number of tasks that it has not acquired, because clients queue what they are offered. A task
-that is offered again is not sent again on the same stream.
+that is offered again is not sent again on the same stream. It shows that the member stalls: then no tasks are
+asked for it for a while, longer each time, until it acquires one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 __all__ = ["Full", "Member", "Members", "Message", "Stream"]
 
 _QUEUE_MAX = 256
+_STALLED_S, _STALLED_MAX_S = 1.0, 30.0
 
 
 class Full(Exception):
@@ -74,15 +76,28 @@ class Stream:
         self._queue: deque[Message] = deque()
         self._until_s: dict[Task, float] = {}
         self._offered = offered
+        self._asks_at_s = 0.0
+        self._pause_s = _STALLED_S
 
     def takes_messages(self, now_s: float) -> bool:
         """Return whether new messages may be put on this stream."""
         return self.ended is None and now_s < self._full_s and len(self._queue) < _QUEUE_MAX
 
+    def asks_for_tasks(self, now_s: float) -> bool:
+        """Return whether its member takes tasks, as far as is known."""
+        return now_s >= self._asks_at_s
+
+    def stalled(self, now_s: float) -> None:
+        """Record that its member was offered tasks again that it had not acquired."""
+        # nothing is offered meanwhile, so a missing offer means nothing
+        self._until_s = {task: until_s + self._pause_s for task, until_s in self._until_s.items()}
+        self._asks_at_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _STALLED_MAX_S)
+
     def unacquired(self, now_s: float) -> int:
         """Return how many tasks it was offered that nobody is known to have acquired."""
         for task in [task for task, until_s in self._until_s.items() if until_s <= now_s]:
-            self.acquired(task)
+            self._forget(task)
         return len(self._until_s)
 
     def offer(self, task: Task, until_s: float) -> bool:
@@ -98,7 +113,11 @@ class Stream:
         return is_new
 
     def acquired(self, task: Task) -> None:
-        """Record that somebody has acquired a task."""
+        """Record that its member, or another one, has acquired a task."""
+        self._asks_at_s, self._pause_s = 0.0, _STALLED_S
+        self._forget(task)
+
+    def _forget(self, task: Task) -> None:
         self._until_s.pop(task, None)
         if self._offered.get(task) is self:
             del self._offered[task]

@@ -53,11 +53,12 @@ class Offers:
 
     async def _poll(self) -> bool | None:
         loop = asyncio.get_running_loop()
-        streams = self._members.taking(loop.time())
         if not len(self._members):
             return None
+        now_s = loop.time()
+        streams = [one for one in self._members.taking(now_s) if one.asks_for_tasks(now_s)]
         most = max(1, _BATCH // max(1, len(streams)))
-        rooms = {one.member.address: (one, self._room(one, loop.time())) for one in streams}
+        rooms = {one.member.address: (one, self._room(one, now_s)) for one in streams}
         asked = [(address, min(room, most)) for address, (_, room) in rooms.items() if room > 0]
         if not asked:
             return False
@@ -67,16 +68,26 @@ class Offers:
             self._dialect.offers, [address for address, _ in asked], [room for _, room in asked]
         )
         now_s = loop.time()
+        sent = False
+        in_vain: set[Stream] = set()
         for row in rows:
             stream, _ = rooms[row["address"]]
-            self._send(stream, row, now_s + row["retry_ms"] / 1000)
-        return bool(rows)
+            if self._send(stream, row, now_s + row["retry_ms"] / 1000):
+                sent = True
+            else:
+                in_vain.add(stream)
+        for stream in in_vain:
+            stream.stalled(now_s)
+        return sent
 
     def _room(self, stream: Stream, now_s: float) -> int:
         return self._max_unacquired - stream.unacquired(now_s)
 
-    def _send(self, stream: Stream, row: Any, again_s: float) -> None:
+    def _send(self, stream: Stream, row: Any, again_s: float) -> bool:
+        """Send an offer, unless this one was sent already; return whether it was sent now."""
         # a second more, because the database's next offer comes by a poll
-        if stream.offer((row["id"], row["version"]), again_s + _LONGEST_S + 1):
+        is_new = stream.offer((row["id"], row["version"]), again_s + _LONGEST_S + 1)
+        if is_new:
             stream.send(Message(self._dialect.execute(row)))
             self._metrics.messages.labels("execute").inc()
+        return is_new

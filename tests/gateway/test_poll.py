@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from pyengine.gateway.frames import execute_frame, unblock_frame
+from pyengine.gateway.members import Member, Members
 from tests.conftest import Connection
 from tests.gateway.http_client import Client, Poll
 from tests.support.gateway import Gateway
@@ -281,3 +282,43 @@ def test_a_pending_promise_is_never_sent(
         assert "open has an unblock message and is pending" in caplog.text
         conn.execute("delete from durable._unblocks")
         assert client.ask("promise.settle", id="open", state="resolved")[0] == 200
+
+
+def test_a_member_that_stalls_is_asked_for_less_often(
+    conn: Connection, dsn: str, opened: Callable[..., Gateway]
+) -> None:
+    """Tasks that it does not acquire are offered to it again in growing pauses; once it acquires one it gets
+    new ones at once."""
+    offer_again(dsn, 100)
+    gateway = opened()
+    with Client(gateway.url) as client, Poll(client.url, "g", "a") as stream:
+        client.create("vain", ANY.format("g"))
+        assert offered(stream.next()) == ("vain", 0)
+        offers = set()
+        until_s = time.monotonic() + 2.5
+        while time.monotonic() < until_s:
+            offers.add(conn.execute("select retry_at from durable._tasks where id = 'vain'").fetchone())
+            time.sleep(0.02)
+        # at once, again when that is over, after 1 s, after 2 s; without pauses it would be about twenty
+        assert len(offers) <= 4
+        client.create("next", ANY.format("g"))
+        assert client.acquire("vain")[0] == 200
+        assert offered(stream.next()) == ("next", 0)
+
+
+def test_nothing_is_told_from_offers_that_were_not_asked_for() -> None:
+    """While a member stalls its tasks count as not acquired, however long its pause."""
+    members = Members(10)
+    stream = members.join(Member("g", "a"), 1e9, 1e9)
+    assert stream.offer(("t", 0), 10.0) and not stream.offer(("t", 0), 20.0)
+    stream.stalled(11.0)
+    assert not stream.asks_for_tasks(11.9) and stream.asks_for_tasks(12.0)
+    assert (stream.unacquired(20.5), stream.unacquired(21.0)) == (1, 0)
+    for pause_s in (2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+        stream.stalled(100.0)
+        assert not stream.asks_for_tasks(99.9 + pause_s) and stream.asks_for_tasks(100.0 + pause_s)
+    stream.offer(("u", 3), 200.0)
+    members.acquired("u", 3)
+    assert stream.asks_for_tasks(100.0)
+    stream.stalled(100.0)
+    assert stream.asks_for_tasks(101.0)
