@@ -91,6 +91,7 @@ class Legacy:
             self._route("POST", "/promises", self._create),
             self._route("GET", "/promises", self._search),
             self._route("POST", "/promises/task", self._create_with_task),
+            self._route("POST", "/promises/callback", self._create_with_callback),
             self._route("POST", "/promises/callback/{id:path}", self._callback),
             self._route("POST", "/promises/subscribe/{id:path}", self._subscribe),
             self._route("POST", "/callbacks", self._callback),
@@ -162,6 +163,23 @@ class Legacy:
         self._record_deadline(row["promise"])
         return _reported(row, "promise", _joined(promise=row["promise"], task=row["task"]))
 
+    async def _create_with_callback(self, request: Request, body: Body, claims: Claims | None) -> Response:
+        promise, callback = _object(body, "promise"), _object(body, "callback")
+        values = _promise(request, promise)
+        id, root = values[0], _text(callback, "rootPromiseId")
+        _allow(claims, "promise.create", id=id, tags=_targets(promise))
+        _allow(claims, "promise.register_callback", awaited=id, awaiter=root)
+        row = await self._row(
+            older.CREATE_WITH_CALLBACK,
+            *values,
+            _resume_id(callback, id, root),
+            root,
+            _timeout(callback),
+            _recv(callback),
+        )
+        self._record_deadline(row["promise"])
+        return _reported(row, "promise", _joined(promise=row["promise"], callback=row["callback"]))
+
     async def _settle(self, request: Request, body: Body, claims: Claims | None) -> Response:
         id, state = request.path_params["id"], _text(body, "state").upper()
         if state not in older.SETTLE:
@@ -204,7 +222,7 @@ class Legacy:
     async def _callback(self, request: Request, body: Body, claims: Claims | None) -> Response:
         id, root = _awaited(request, body), _text(body, "rootPromiseId")
         _allow(claims, "promise.register_callback", awaited=id, awaiter=root)
-        callback = _text(body, "id") if "id" in body else f"__resume:{root}:{id}"
+        callback = _resume_id(body, id, root)
         row = await self._row(older.CALLBACK, callback, id, root, _timeout(body), _recv(body))
         return _reported(row, "promise", _joined(promise=row["promise"], callback=row["callback"]))
 
@@ -368,6 +386,11 @@ def _place(recv: Any) -> Any:
     if isinstance(recv, dict) and recv.get("type") == "poll" and isinstance(recv.get("data"), dict):
         return f"poll://{recv['data'].get('group')}"
     return recv
+
+
+def _resume_id(body: Body, awaited: str, root: str) -> str:
+    """Return the id of a callback; some clients leave that to the server."""
+    return _text(body, "id") if "id" in body else f"__resume:{root}:{awaited}"
 
 
 def _awaited(request: Request, body: Body) -> str:

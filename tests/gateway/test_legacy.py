@@ -190,6 +190,36 @@ def test_callbacks_and_streams(legacy: Legacy, legacy_gateway: Gateway, form: st
             assert (status, answer["callback"], answer["promise"]["state"]) == (200, None, "RESOLVED")
 
 
+def test_a_promise_with_its_callback(legacy: Legacy, legacy_gateway: Gateway) -> None:
+    """Both are made by one request, as versions 0.2 and 0.3 send it; again they are the same. Neither is made
+    if the other cannot be."""
+    with LegacyPoll(legacy_gateway.legacy_url, "L-with", "w") as stream:
+        legacy.create("L-with", "poll://any@L-with")
+        assert stream.next() is not None and legacy.claim("L-with")[0] == 201
+        promise = {"id": "L-with.1", "timeout": FAR, "param": {"data": "eA=="}, "tags": {"a": "b"}}
+        callback = {"rootPromiseId": "L-with", "timeout": FAR, "recv": "poll://any@L-with/w"}
+        body = {"promise": promise, "callback": callback}
+        for status in (201, 200):
+            got, made = legacy.ask("POST", "/promises/callback", body, idempotency_key="k", strict="True")
+            assert (got, made["promise"]["param"], made["promise"]["tags"]) == (
+                status,
+                {"data": "eA=="},
+                {"a": "b"},
+            )
+            assert made["callback"]["promiseId"] == "L-with.1"
+            assert made["callback"]["rootPromiseId"] == "L-with"
+        assert legacy.ask("POST", "/promises/callback", body) == (409, 40900)
+        assert legacy.ask("POST", "/tasks/complete", {"id": "L-with", "counter": 1})[0] == 201
+        legacy.ask("PATCH", "/promises/L-with.1", {"state": "RESOLVED"})
+        message = stream.next()
+        assert message is not None and message["type"] == "resume"
+        status, made = legacy.ask("POST", "/promises/callback", body, idempotency_key="k")
+        assert (status, made["callback"], made["promise"]["state"]) == (200, None, "RESOLVED")
+    alone = {"promise": promise | {"id": "L-alone.1"}, "callback": callback | {"rootPromiseId": "L-alone"}}
+    assert legacy.ask("POST", "/promises/callback", alone) == (422, 42200)
+    assert legacy.ask("GET", "/promises/L-alone.1") == (404, 40400)
+
+
 def test_a_path_without_a_prefix_is_the_protocol_on_the_other_port(
     legacy: Legacy, legacy_gateway: Gateway
 ) -> None:
@@ -228,6 +258,8 @@ JUNK: list[tuple[str, str, Any]] = [
     ("PATCH", "/promises/L-x", {"state": "PENDING"}),
     ("PATCH", "/promises/L-x", {}),
     ("POST", "/promises/callback/L-x", {"rootPromiseId": "L-x", "timeout": 1, "recv": "g"}),
+    ("POST", "/promises/callback", {"promise": {"id": "L-x", "timeout": 1}}),
+    ("POST", "/promises/callback", {"promise": {}, "callback": {"rootPromiseId": "L-y"}}),
     ("POST", "/promises/subscribe/L-x", {"id": "s", "timeout": 1}),
     ("POST", "/subscriptions", {"id": "s", "promiseId": "L-x", "timeout": 1, "recv": {"type": "sqs"}}),
     ("POST", "/tasks/claim", {"id": "L-x", "counter": 1.5, "processId": "w", "ttl": 1}),
@@ -287,6 +319,11 @@ def test_tokens(opened: Callable[..., Gateway], key: Path) -> None:
         assert client.ask("POST", "/promises", body, authorization=mine)[0] == 201
         body = {"id": "a.2", "timeout": FAR, "tags": {"resonate:invoke": "h"}}
         assert client.ask("POST", "/promises", body, authorization=mine) == (403, 40300)
+        both = {"promise": body, "callback": {"rootPromiseId": "a.1", "timeout": FAR, "recv": "g"}}
+        assert client.ask("POST", "/promises/callback", both, authorization=mine) == (403, 40300)
+        both["promise"] = {"id": "a.2", "timeout": FAR}
+        both["callback"] = {"rootPromiseId": "b.1", "timeout": FAR, "recv": "g"}
+        assert client.ask("POST", "/promises/callback", both, authorization=mine) == (403, 40300)
         listen = {"id": "s", "timeout": FAR, "recv": {"type": "poll", "data": {"group": "h"}}}
         assert client.ask("POST", "/promises/subscribe/a.1", listen, authorization=mine) == (403, 40300)
         admin = f"Bearer {token(role='admin')}"

@@ -347,6 +347,10 @@ def older(say: Say) -> None:
     say("WF004", "task_claim_v0", "root", 0, "", 9)
     say("WF004", "task_heartbeat_v0", "")
     say("WF004", "promise_task_v0", "", None, None, None, NEVER, False, {}, "P", 9)
+    # when it succeeds it makes two transitions in one transaction, and the laws are about one
+    for status, id_, root in (("WF004", "", "root"), ("WF010", "paired", "p")):
+        made = (id_, None, None, None, NEVER, False, {})
+        say(status, "promise_with_callback_v0", *made, "c", root, NEVER, poll)
     say("WF004", "schedule_create_v0", "z", "soon", "x", 5)
     say("acquired", "task_acquire", "root", 1, "P", 9)
 
@@ -362,6 +366,8 @@ def weighty(say: Say) -> None:
     say("WF008", "promise_settle", "p", "resolved", large)
     target = {"resonate:invoke": "g"}
     say("WF008", "promise_task_v0", "big", None, large, None, NEVER, False, target, "P", 9)
+    waits = ("c", "root", NEVER, {"type": "poll", "data": {"group": "g"}})
+    say("WF008", "promise_with_callback_v0", "big", None, large, None, NEVER, False, {}, *waits)
     say("WF008", "schedule_create_v0", "z", "* * * * *", "z.{{.timestamp}}", 5, large)
     for name in ("resolve", "reject", "cancel"):
         say("WF008", f"promise_{name}_v0", "p", None, large)

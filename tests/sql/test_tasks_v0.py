@@ -43,6 +43,15 @@ def with_task(id_: str = "p", key: str | None = "k", *, tags: str = INVOKE, stri
     )
 
 
+def with_callback(id_: str = "p.2", key: str | None = "k", root: str = "p") -> Call:
+    """Create a promise and the callback of a task that waits for it."""
+    return (
+        "select * from durable.promise_with_callback_v0(%s, %s, 'param', '{}', 9e15::bigint, false, '{}', "
+        "'c', %s, 9e15::bigint, '\"poll://any@g/w\"')",
+        (id_, key, root),
+    )
+
+
 def waiting(conn: Connection) -> list[tuple[str, int]]:
     """Messages of tasks for the group: type and counter."""
     found = conn.execute("select durable.messages_v0('poll://any@g/w')").fetchall()
@@ -208,3 +217,20 @@ def test_a_promise_with_its_task(scene: Connection) -> None:
 def test_a_task_needs_somebody_to_run_it(scene: Connection, tags: str) -> None:
     """Without a target, or with a delay, nothing is created."""
     assert refusal(scene, with_task("q", tags=tags)) == "WF004"
+
+
+def test_a_promise_with_its_callback(scene: Connection) -> None:
+    """Both or neither: a promise of another key stays as it is, a callback that is refused leaves none."""
+    ask(scene, claim())
+    status, word, promise, waits = ask(scene, with_callback())
+    assert (status, word, promise["state"]) == (201, "OK", "PENDING")
+    assert (waits["id"], waits["promiseId"], waits["rootPromiseId"]) == ("c", "p.2", "p")
+    assert ask(scene, with_callback())[:2] == (200, "deduplicated")
+    assert ask(scene, with_callback(key=None)) == (409, "already pending", promise, None)
+    assert ask(scene, complete()) == (201, "OK")
+    ask(scene, completion("resolve", "p.2"))
+    assert waiting(scene) == [("resume", 2)]
+    status, _, promise, waits = ask(scene, with_callback())
+    assert (status, promise["state"], waits) == (200, "RESOLVED", None)
+    assert refusal(scene, with_callback("q.1", root="q")) == "WF010"
+    assert ask(scene, ("select count(*) from durable._promises where id = 'q.1'", ())) == (0,)

@@ -14,6 +14,7 @@ __all__ = [
     "COMPLETE_TASK",
     "CREATE",
     "CREATE_SCHEDULE",
+    "CREATE_WITH_CALLBACK",
     "CREATE_WITH_TASK",
     "DELETE_SCHEDULE",
     "DROP_TASK",
@@ -47,6 +48,18 @@ CREATE_WITH_TASK = Procedure(
         f"{_ANSWER}, a.task::text as task "
         "from durable.promise_task_v0($1::text, $2::text, $3::text, $4::text::jsonb, $5::bigint, "
         "$6::boolean, $7::text::jsonb, $8::text, $9::bigint) a"
+    ),
+)
+
+CREATE_WITH_CALLBACK = Procedure(
+    signature=(
+        "(id, key, data, headers json, timeout, strict, tags json, callback id, root id, callback timeout, "
+        "recv json) -> (status, word, promise json, callback json)"
+    ),
+    sql=(
+        f"{_ANSWER}, a.callback::text as callback "
+        "from durable.promise_with_callback_v0($1::text, $2::text, $3::text, $4::text::jsonb, $5::bigint, "
+        "$6::boolean, $7::text::jsonb, $8::text, $9::text, $10::bigint, $11::text::jsonb) a"
     ),
 )
 

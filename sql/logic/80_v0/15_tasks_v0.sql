@@ -208,3 +208,26 @@ end
 $$;
 comment on function durable.promise_task_v0(text, text, text, jsonb, bigint, boolean, jsonb, text, bigint) is
   'Older API: creates a promise whose task is claimed from birth. Answers as promise_create_v0, and the task if it was created now. WF004, WF008, WF016.';
+
+create or replace function durable.promise_with_callback_v0(
+  p_id text, p_idempotency_key text, p_param_data text, p_param_headers jsonb, p_timeout_at bigint, p_strict boolean,
+  p_tags jsonb, p_callback_id text, p_root_promise_id text, p_callback_timeout_at bigint, p_recv jsonb)
+returns table (status integer, word text, promise jsonb, callback jsonb) language plpgsql volatile
+as $$
+declare
+  v_made record;
+  v_waits record;
+begin
+  select c.* into v_made
+  from durable.promise_create_v0(p_id, p_idempotency_key, p_param_data, p_param_headers, p_timeout_at, p_strict, p_tags) c;
+  if v_made.status >= 400 then
+    return query select v_made.status, v_made.word, v_made.promise, null::jsonb;
+    return;
+  end if;
+  select c.* into v_waits
+  from durable.promise_callback_v0(p_callback_id, p_id, p_root_promise_id, p_callback_timeout_at, p_recv) c;
+  return query select v_made.status, v_made.word, v_waits.promise, v_waits.callback;
+end
+$$;
+comment on function durable.promise_with_callback_v0(text, text, text, jsonb, bigint, boolean, jsonb, text, text, bigint, jsonb) is
+  'Older API: creates a promise and the callback of the task that waits for it, both or neither. Answers as promise_create_v0, and the callback as promise_callback_v0 does: null if one of the two is completed. WF004, WF008, WF010.';
