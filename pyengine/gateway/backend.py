@@ -21,7 +21,7 @@ from pyengine.database.listener import Listener
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.gateway import RPC
 from pyengine.database.statements.procedures import VERSION, Procedure
-from pyengine.errors import EngineError, InvalidRequest, SchemaMismatch, Unavailable, passes
+from pyengine.errors import EngineError, InvalidRequest, NotAdopted, SchemaMismatch, Unavailable, passes
 from pyengine.gateway.envelope import Refused
 
 __all__ = ["Backend"]
@@ -47,10 +47,11 @@ _STATUSES = {
     "WF010": 422,
     "WF011": 403,
     "WF012": 422,
-    "WF016": 409,
 }
 _TRIES = 3
 _RETRY_AFTER_S = 1
+_COPY = "the database is a copy, in which nothing runs before it is adopted: pyengine db adopt"
+_RETRY_AFTER_COPY_S = 10
 _WAIT_S = 8.0
 # an acquire may be sent again by the process that has the task
 _REPEATABLE = (
@@ -121,6 +122,9 @@ class Backend:
         text = msgspec.json.encode(envelope).decode()
         answer = await self.ask(RPC, text, repeatable=repeatable)
         decoded: dict[str, Any] = msgspec.json.decode(answer)
+        if decoded["head"]["status"] == 503:
+            # the one refusal of the database that is about the database
+            raise Refused(503, _COPY, retry_after_s=_RETRY_AFTER_COPY_S)
         return decoded
 
     async def ask(self, procedure: Procedure, *values: Any, repeatable: bool = False) -> Any:
@@ -194,6 +198,8 @@ def _unavailable(reason: str) -> Refused:
 def _refused(error: EngineError) -> Refused:
     """Return the refusal for an error of a statement, which names no place and no secret."""
     code = _sqlstate(error)
+    if isinstance(error, NotAdopted):
+        return Refused(503, _COPY, retry_after_s=_RETRY_AFTER_COPY_S)
     if code in _STATUSES:
         return Refused(_STATUSES[code], ": ".join(filter(None, (error.message, error.detail))))
     if isinstance(error, InvalidRequest) or code in _TOO_MUCH:

@@ -1,4 +1,5 @@
-"""Law: without its database a gateway refuses requests and keeps its streams; with it, it goes on."""
+"""Law: without its database, or in a copy in which nothing may run, a gateway refuses requests and keeps its
+streams; with it, it goes on."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from pyengine.admin import migrate
 from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import SchemaMismatch
+from tests.conftest import Connection
 from tests.gateway.http_client import WAIT_S, Client, Poll
 from tests.support.cluster import make_folder
 from tests.support.gateway import Gateway
@@ -69,3 +72,38 @@ def test_a_database_without_the_schema(empty_database: Callable[[], str]) -> Non
     """A gateway that can never serve ends with the reason, and does not go on as a half."""
     with pytest.raises(SchemaMismatch), Gateway(empty_database()):
         pass
+
+
+@pytest.mark.unlawful("the identity of the database is changed by hand")
+def test_a_copy_that_is_not_adopted(
+    conn: Connection, opened: Callable[..., Gateway], caplog: pytest.LogCaptureFixture
+) -> None:
+    """503 with Retry-After for whatever would run there, with the next command; people may read and write. No
+    offer is made. After the adoption the gateway goes on by itself."""
+    gateway = opened(legacy_port=0)
+    with Client(gateway.url) as client, Poll(gateway.url, "g", "a") as stream:
+        client.create("other", "poll://any@nobody")
+        conn.execute("update durable._site set system_identifier = 1")
+        for kind, data in (
+            ("task.acquire", {"id": "other", "version": 0, "pid": "p", "ttl": 1000}),
+            ("task.fulfill", {"id": "other", "version": 1, "action": settlement(client, "other")}),
+        ):
+            answer = client.post(client.envelope(kind, **data))
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "10"), answer.text
+            assert "pyengine db adopt" in answer.json()["data"]
+        claim = {"id": "other", "counter": 1, "processId": "p", "ttl": 1000}
+        answer = client.http.post(f"{gateway.url}/tasks/claim", json=claim)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+        assert answer.json()["error"]["code"] == 50300
+        assert client.create("work", "poll://any@g")["state"] == "pending"
+        assert client.ask("promise.get", id="work")[0] == 200
+        assert stream.is_silent(1.5)
+        conn.execute("select from durable.adopt()")
+        message = stream.next()
+        assert message is not None and message["data"]["task"]["id"] == "work"
+        assert client.acquire("work")[0] == client.acquire("other")[0] == 200
+
+
+def settlement(client: Client, id: str) -> dict[str, Any]:
+    """The request inside of a fulfilment."""
+    return client.envelope("promise.settle", id=id, state="resolved")

@@ -22,7 +22,7 @@ as $$
     ('WF013', 'no_route', 'no adapter serves this function URI', false, 422),
     ('WF014', 'input_unresolved', 'an input of a call has no value: it is pending, failed or was given up', false, 409),
     ('WF015', 'excised', 'the content of an object was removed on purpose', false, 410),
-    ('WF016', 'not_adopted', 'the database is a copy, in which nothing runs before it is adopted', false, 409)
+    ('WF016', 'not_adopted', 'the database is a copy, in which nothing runs before it is adopted', false, 503)
 $$;
 comment on function durable.error_codes() is
   'SQLSTATEs of this schema. Class WF is outside what the standard reserves; programs branch on the code, never on the text. status: what the protocol''s envelope answers.';
@@ -165,8 +165,7 @@ as $$
 begin
   raise exception 'not adopted'
     using errcode = 'WF016',
-          detail = format('Database %I was adopted on another server or as another database, so it is a copy of it.',
-                          current_database()),
+          detail = 'This database was adopted on another server or as another database, so it is a copy, and nothing runs in it.',
           hint = 'If the original does not run any more, or this is to run beside it, type: pyengine db adopt';
 end
 $$;
