@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 import pytest
@@ -22,6 +22,7 @@ from tests.support.gateway import Gateway
 SECONDS, FULL_SECONDS = 4, 600
 MAX_BODY = 100_000
 ALLOWED = {200, 300, 400, 401, 403, 404, 405, 408, 409, 413, 422, 503}
+OLDER_ALLOWED = ALLOWED - {300} | {201, 204}
 TEXTS = [
     "a",
     "b",
@@ -50,6 +51,15 @@ KINDS = [
 ]
 FIELDS = ["id", "version", "pid", "ttl", "timeoutAt", "state", "tags", "param", "value", "awaited", "awaiter"]
 FIELDS += ["address", "tasks", "actions", "action", "cron", "promiseId", "promiseTimeout", "limit", "cursor"]
+OLDER_FIELDS = ["id", "timeout", "tags", "param", "value", "state", "counter", "processId", "ttl", "recv"]
+OLDER_FIELDS += ["rootPromiseId", "promiseId", "promise", "callback", "task", "cron", "promiseTimeout"]
+OLDER_PATHS = [
+    *("POST /promises", "GET /promises", "POST /promises/task", "POST /promises/callback"),
+    *("POST /promises/callback/{}", "POST /promises/subscribe/{}", "POST /callbacks", "POST /subscriptions"),
+    *("GET /promises/{}", "PATCH /promises/{}", "PATCH /promises/{}"),
+    *("POST /tasks/claim", "POST /tasks/complete", "POST /tasks/drop", "POST /tasks/heartbeat"),
+    *("POST /schedules", "GET /schedules/{}", "DELETE /schedules/{}", "PUT /promises/{}"),
+]
 
 
 class Fuzzer:
@@ -105,13 +115,32 @@ class Fuzzer:
             right[self.random.choice(FIELDS)] = self.value()
         return right
 
+    def older_data(self) -> dict[str, Any]:
+        """Data that might be right for the older API."""
+        id, root = self.random.choice(["a", "b", "a.1", "o/1"]), self.random.choice(["a", "b"])
+        recv = self.random.choice(["g", "poll://g:p", "http://h", {"type": "poll", "data": {"group": "g"}}])
+        promise = {"id": id, "timeout": self.random.choice([1, 2**52, 2**63 - 1]), "param": {"data": "eA=="}}
+        if self.random.random() < 0.7:
+            promise["tags"] = {"resonate:invoke": self.random.choice(["g", "poll://any@g/p", "?"])}
+        callback = {"promiseId": id, "rootPromiseId": root, "timeout": 2**52, "recv": recv}
+        task = {"counter": self.random.randrange(3), "processId": "p", "ttl": 1000}
+        right: dict[str, Any] = {**callback, **task, **promise, "promise": promise, "task": task}
+        right |= {"callback": callback, "state": self.random.choice(["RESOLVED", "rejected", "PENDING"])}
+        right |= {"value": {"data": "eQ=="}, "cron": "* * * * *", "promiseTimeout": 1000}
+        for _ in range(self.random.choice([0, 0, 1, 3])):
+            right[self.random.choice(OLDER_FIELDS)] = self.value()
+        return right
+
     def body(self) -> bytes:
         """A request, perhaps spoilt."""
         head: Any = {"corrId": "c", "version": VERSION, "resonate:origin": "a"}
         request: Any = {"kind": self.random.choice(KINDS), "head": head, "data": self.data()}
         if self.random.random() < 0.1:
             request[self.random.choice(["kind", "head", "data"])] = self.value()
-        body = json.dumps(request).encode()
+        return self.spoilt(json.dumps(request).encode())
+
+    def spoilt(self, body: bytes) -> bytes:
+        """The same, now and then with noise in it, cut off, or too large."""
         if self.random.random() < 0.2:
             at = self.random.randrange(len(body))
             noise = self.random.randbytes(self.random.randrange(4))
@@ -131,6 +160,30 @@ class Fuzzer:
         self.count("POST /", answer)
         assert told["head"]["status"] == answer.status_code, told
         assert answer.status_code < 400 or isinstance(told["data"], str), told
+
+    def older(self) -> None:
+        """A request to the older API."""
+        method, _, path = self.random.choice(OLDER_PATHS).partition(" ")
+        id = quote(self.random.choice([*TEXTS, "a", "b", "a.1"]).encode(errors="replace"), safe="*/")
+        url = self.url + path.format(id)
+        if method == "GET" and self.random.random() < 0.5:
+            names = ["id", "state", "limit", "cursor", "tags[a]"]
+            url += "?" + urlencode(
+                {self.random.choice(names): str(self.value()) for _ in range(2)}, errors="replace"
+            )
+        headers = (
+            {"idempotency-key": self.random.choice(["k", "", "x" * 600])}
+            if self.random.random() < 0.5
+            else {}
+        )
+        headers["strict"] = self.random.choice(["true", "False", "?"])
+        body = b"" if method in ("GET", "DELETE") else self.spoilt(json.dumps(self.older_data()).encode())
+        begun_s = time.monotonic()
+        answer = self.http.request(method, url, content=body, headers=headers)
+        self.slowest_s = max(self.slowest_s, time.monotonic() - begun_s)
+        self.count(f"{method} {path}", answer, OLDER_ALLOWED)
+        if answer.status_code >= 400:
+            assert answer.headers["content-type"] == "application/json", answer.text
 
     def get(self) -> None:
         """A request to any path."""
@@ -166,10 +219,10 @@ class Fuzzer:
                 assert b"Traceback" not in found and not found.startswith(b"HTTP/1.1 5")
         self.statuses["bytes"] += 1
 
-    def count(self, name: str, answer: httpx.Response) -> None:
+    def count(self, name: str, answer: httpx.Response, allowed: set[int] = ALLOWED) -> None:
         """Check and count a status."""
         self.statuses[f"{name} {answer.status_code}"] += 1
-        assert answer.status_code in ALLOWED, answer.read()
+        assert answer.status_code in allowed, (name, answer.read())
 
 
 def test_fuzz(
@@ -180,13 +233,15 @@ def test_fuzz(
     figures: Callable[[str, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Random requests, spoilt requests, other paths and bytes: no 500, no traceback, and the laws hold."""
+    """Random requests of both APIs, spoilt ones, other paths and bytes: no 500, no traceback, and the laws
+    hold.
+    """
     seconds = FULL_SECONDS if request.config.getoption("--full") else SECONDS
     gateway = opened(max_body_bytes=MAX_BODY, body_idle_s=0.5)
     fuzzer = Fuzzer(gateway.url, seed)
     ends_s = time.monotonic() + seconds
     while time.monotonic() < ends_s:
-        fuzzer.random.choices([fuzzer.post, fuzzer.get, fuzzer.junk], [20, 3, 1])[0]()
+        fuzzer.random.choices([fuzzer.post, fuzzer.older, fuzzer.get, fuzzer.junk], [20, 20, 3, 1])[0]()
     with Client(gateway.url) as client:
         assert client.create("afterwards")["state"] == "pending"
     assert "Traceback" not in caplog.text
