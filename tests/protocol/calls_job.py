@@ -15,6 +15,12 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
+@app.workflow(name="ours.greet")
+async def greet(*, name: str, loud: bool = False) -> str:
+    """What SDK programs call greet; it takes arguments by name alone."""
+    return f"hello {name.upper() if loud else name}"
+
+
 @app.workflow(name="ours.fail")
 async def fail() -> None:
     """What SDK programs call fail."""

@@ -45,7 +45,7 @@ def street(
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         conn.execute(SERVICE)
         conn.execute("select durable.serve('public.add_up(integer, integer)')")
-        for name in ("add", "fail", "nap", "question"):
+        for name in ("add", "greet", "fail", "nap", "question"):
             conn.execute("select durable.publish(%s, 'ours', %s)", (f"ours.{name}", name))
         conn.execute("select durable.publish('sql://public.add_up', 'sums', 'add')")
         for language in LANGUAGES:
@@ -57,9 +57,10 @@ def street(
         yield house
 
 
-def begin(house: House, workflow: str, *args: Any) -> str:
+def begin(house: House, workflow: str, *args: Any, id_: str | None = None) -> str:
     """Start a workflow of ours."""
-    row = house.conn.execute("select durable.start(%s, %s)", (workflow, json.dumps(args))).fetchone()
+    text = "select durable.start(%s, %s, id => %s)"
+    row = house.conn.execute(text, (workflow, json.dumps(args), id_)).fetchone()
     assert row is not None
     return str(row[0])
 
@@ -90,8 +91,42 @@ def test_an_sdk_calls_workflows_and_services(house: House, language: str) -> Non
     assert house.conn.execute(text, (ids,)).fetchall() == [("ours.add",), ("sql://public.add_up",)]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ONE)
+def test_an_sdk_calls_ours_with_names(house: House, language: str) -> None:
+    """A workflow that takes arguments by name gets them. The Python SDK sends them with each call, the
+    TypeScript SDK in promises that are made by hand; what comes by position is refused with a sentence."""
+    asking = house.begin(language, "ours", "ask", f"{language}-", "named")
+    ((right, refused),) = asking.answers()
+    assert right == "hello ANN", house.said()
+    assert "workflow ours.greet: too many positional arguments" in refused
+
+
+@pytest.mark.parametrize("language", ONE)
+def test_an_sdk_runs_what_is_a_run_of_ours(house: House, language: str) -> None:
+    """The id is that of a run which exists, and runs or has ended: the SDK executes nothing, and gets what
+    our run comes to, its error too."""
+    prefixes = [f"{language}-{state}-" for state in ("open", "ended", "failed")]
+    asked = begin(house, "ours.question", id_=f"{prefixes[0]}run")
+    ended = begin(house, "ours.add", 40, 2, id_=f"{prefixes[1]}run")
+    failed = begin(house, "ours.fail", id_=f"{prefixes[2]}run")
+    assert result(house, ended) == 42
+    house.until("select state from durable.runs where id = %s and state = 'failed'", failed)
+    waiting, having, failing = (house.begin(language, "ours", "ask", each, "run") for each in prefixes)
+    assert having.answers() == [42], house.said()
+    house.until(
+        "select address from durable._listeners where awaited_id = %s and address like 'poll://uni@%%'", asked
+    )
+    open_ = house.until(
+        "select id from durable.promises where id like %s and state = 'pending' and target is null",
+        f"{asked}.%",
+    )
+    house.conn.execute("select durable.resolve(%s, '\"yes\"')", (open_,))
+    assert waiting.answers() == ["they said yes"], house.said()
+    with pytest.raises(AssertionError, match="no luck"):
+        failing.answers()
+
+
+@pytest.mark.parametrize("language", ONE)
 def test_a_workflow_of_an_sdk_calls_ours(house: House, language: str) -> None:
     """In a group that both serve: the published name is ours, all other functions are of the SDK."""
     group = f"{language}-mixed"

@@ -123,6 +123,15 @@ async function play(resonate, scene, id) {
       return call("fail").catch((error) => error.message);
     case "again":
       return [await call("add", 1, 1), await call("add", 5, 5)];
+    case "named": {
+      // calls of this SDK have arguments by position alone; a promise made by hand has a call with names
+      const named = { func: "greet", args: [], kwargs: { name: "ann", loud: true }, version: 1 };
+      const tags = { "resonate:target": `poll://any@${group}` };
+      const data = btoa(JSON.stringify(named));
+      await resonate.promises.create(`${id}-right`, Date.now() + 300_000, { data, tags });
+      const handle = await resonate.get(`${id}-right`);
+      return [await handle.result(), await call("greet", "ann").catch((error) => error.message)];
+    }
     case "schedule": {
       await resonate.schedule(id, "* * * * *", "add", 1, 2);
       const found = await resonate.schedules.get(id);

@@ -121,6 +121,12 @@ async def play(resonate: Resonate, scene: str, id_: str) -> Any:
         case "again":
             first = await there.rpc(id_, "add", 1, 1).result()
             return [first, await there.rpc(id_, "add", 5, 5).result()]
+        case "named":
+            right = await there.rpc(f"{id_}-right", "greet", name="ann", loud=True).result()
+            try:
+                return [right, await there.rpc(id_, "greet", "ann").result()]
+            except Exception as error:
+                return [right, str(error)]
         case "search":
             tags = {"resonate:origin": id_.removesuffix(scene) + "fan-out"}
             return len((await resonate.promises.search("resolved", tags, 100, None)).promises)
