@@ -6,11 +6,11 @@
         run = client.start("checkout", 42, id="order-42")
         print(run.result(timeout="1m"))
 
-Lives here: `Client`, `SyncRun` and `Promises`, whose verbs are derived from the asynchronous ones of the same
-name, with signature, documentation and errors. May not: a verb of its own. Design: a verb awaits its
-transport and nothing else (client/transport.py), and the one of client/psycopg_transport.py never suspends.
-So the first `send` runs the coroutine of a verb to its end, without an event loop. A new verb is added here
-as one line; a test fails until it is.
+Lives here: `Client`, `SyncRun` and `Promises`, whose verbs are derived from the asynchronous
+ones of the same name, with signature, documentation and errors. May not: a verb of its own. Design: a verb
+awaits its transport and nothing else (client/transport.py), and the one of client/psycopg_transport.py never
+suspends. So the first `send` runs the coroutine of a verb to its end, without an event loop. A new verb is
+added here as one line; a test fails until it is.
 
 Threads may share a client. A forked process may use the client of its parent; it makes its own connections.
 Inside an event loop these verbs work too, and block the loop. Steps that are plain functions may use them;
@@ -70,7 +70,11 @@ def _derive(verb: Callable[..., Any]) -> Callable[..., Any]:
         answer = verb(self._inner, *args, **kwargs)
         if isinstance(answer, Coroutine):
             answer = _driven(answer)
-        return SyncRun(answer) if isinstance(answer, Run) else answer
+        if isinstance(answer, Run):
+            return SyncRun(answer)
+        if isinstance(answer, list):
+            return [SyncRun(one) if isinstance(one, Run) else one for one in answer]
+        return answer
 
     return derived
 
@@ -79,6 +83,10 @@ def _derive(verb: Callable[..., Any]) -> Callable[..., Any]:
 def _of_client(
     verb: Callable[Concatenate[awaiting.ClientApi, P], Coroutine[Any, Any, Run[T]]],
 ) -> Callable[Concatenate[Client, P], SyncRun[T]]: ...
+@overload
+def _of_client(
+    verb: Callable[Concatenate[awaiting.ClientApi, P], Coroutine[Any, Any, list[Run[T]]]],
+) -> Callable[Concatenate[Client, P], list[SyncRun[T]]]: ...
 @overload
 def _of_client(
     verb: Callable[Concatenate[awaiting.ClientApi, P], Coroutine[Any, Any, R]],
@@ -198,6 +206,7 @@ class Client:
     close = _of_client(awaiting.ClientApi.close)
     start = _of_client(awaiting.ClientApi.start)
     begin = _of_client(awaiting.ClientApi.begin)
+    start_many = _of_client(awaiting.ClientApi.start_many)
     run = _handle_of_client(awaiting.ClientApi.run)
     get = _of_client(awaiting.ClientApi.get)
     list = _of_client(awaiting.ClientApi.list)

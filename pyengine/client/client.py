@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
+import msgspec
+
+from pyengine.client.arguments import arguments_of, input_of, names_of, tags_text, target_of
 from pyengine.client.asyncpg_transport import AsyncpgTransport
 from pyengine.client.many_runs import ManyRuns
 from pyengine.client.promises import Promises
@@ -23,15 +26,15 @@ from pyengine.client.run_status import RunState, RunStatus
 from pyengine.client.transport import Transport
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
+from pyengine.database.statements.many_runs import START_MANY
 from pyengine.database.statements.procedures import (
     LIST_FAILED,
     LIST_LIVE,
     LIST_RUNS,
+    LIST_TAGGED,
     START_WITHIN,
     StartRequest,
 )
-from pyengine.definitions.definition import WorkflowDef
-from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.definitions.sql_steps import SERVICE, sql_arguments
@@ -95,6 +98,7 @@ class ClientApi(RunControl, ManyRuns):
         delay: Duration | None = None,
         timeout: Duration | None = None,
         priority: int = 0,
+        tags: Mapping[str, str] | None = None,
         conn: Any = None,
         **kwargs: Any,
     ) -> Run[T]:
@@ -110,6 +114,7 @@ class ClientApi(RunControl, ManyRuns):
             delay: the run does not start before this duration is over.
             timeout: the run times out after this duration; None means the workflow's deadline, or none.
             priority: smaller is claimed first.
+            tags: texts by name, by which `list` finds the run.
             conn: a connection of yours, in whose transaction the run is started: a rollback leaves nothing.
                 It is of asyncpg or psycopg, or an SQLAlchemy session or connection over one of them.
             kwargs: its arguments by name.
@@ -131,6 +136,7 @@ class ClientApi(RunControl, ManyRuns):
             delay=delay,
             timeout=timeout,
             priority=priority,
+            tags=tags,
             conn=conn,
         )
 
@@ -147,6 +153,7 @@ class ClientApi(RunControl, ManyRuns):
         delay: Duration | None = None,
         timeout: Duration | None = None,
         priority: int = 0,
+        tags: Mapping[str, str] | None = None,
         conn: Any = None,
     ) -> Run[T]:
         """Start a run like `start`, with arguments whose names may be names of options too.
@@ -154,33 +161,24 @@ class ClientApi(RunControl, ManyRuns):
         Raises:
             EngineError: as `start`.
         """
-        if version == "":
-            raise InvalidRequest("a version is not empty", hint="leave it out for the default")
-        if queue is not None:
-            check_queue(queue, what="start")
-        definition = self._definition(workflow, version)
-        name = workflow if isinstance(workflow, str) else workflow.name
-        if name.startswith(SERVICE):
-            args, kwargs = sql_arguments(name, args, kwargs)
-        deadline_ms = optional_duration(timeout, what="timeout")
-        if definition is not None:
-            queue = definition.queue if queue is None else queue
-            version = definition.version if version is None else version
-            deadline_ms = definition.deadline_ms if timeout is None else deadline_ms
+        target = target_of(self._registry, workflow, queue=queue, version=version, timeout=timeout)
+        if target.name.startswith(SERVICE):
+            args, kwargs = sql_arguments(target.name, args, kwargs)
         fresh = id is None and key is None
         if fresh:
             id = _new_id()
         request = StartRequest(
-            workflow=name,
-            args=self._input(definition, args, dict(kwargs)),
+            workflow=target.name,
+            args=input_of(self._codec, target.definition, args, dict(kwargs)),
             id=id,
             key=key,
-            queue=queue or "default",
-            version=version or "1",
+            queue=target.queue,
+            version=target.version,
             delay_ms=optional_duration(delay, what="delay"),
-            timeout_ms=deadline_ms,
+            timeout_ms=target.timeout_ms,
             priority=priority,
-            any_workflow=definition is not None,
+            tags=tags_text(tags),
+            any_workflow=target.definition is not None,
             fresh=fresh,
         )
         hint_count = self._transport.hint_count
@@ -188,46 +186,97 @@ class ClientApi(RunControl, ManyRuns):
             row = await self._transport.start(request)
         else:
             row = await self._transport.first_row(conn, START_WITHIN, *request)
-        codec, created = result_codec(definition), row["created"]
+        codec, created = result_codec(target.definition), row["created"]
         return Run(self, row["id"], codec, created=created, hint_count=hint_count if created else None)
 
-    def _definition(self, workflow: Workflow[..., Any] | str, version: str | None) -> WorkflowDef | None:
-        if isinstance(workflow, Workflow):
-            return workflow.definition
-        if not isinstance(workflow, str):
-            raise InvalidRequest(
-                f"{workflow!r} is no workflow", hint="decorate the function with @app.workflow"
-            )
-        return self._registry.find(workflow, version)
+    async def start_many(
+        self,
+        /,
+        workflow: Workflow[..., T] | str,
+        args: Iterable[tuple[Any, ...] | Mapping[str, Any]],
+        *,
+        ids: Iterable[str | None] | None = None,
+        keys: Iterable[str | None] | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        tags: Mapping[str, str] | None = None,
+        conn: Any = None,
+    ) -> list[Run[T]]:
+        """Start many runs of a workflow in one statement, all or none; `durable.start_many` in SQL.
 
-    def _input(self, definition: WorkflowDef | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        if definition is not None:
-            return definition.signature.encode(args, kwargs)
-        if args and kwargs:
-            raise InvalidRequest(
-                "arguments of a workflow that is known by name only are all by position, or all by name"
-            )
-        return self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
+        Args:
+            workflow: as for `start`.
+            args: for each run a tuple of arguments by position, or a mapping of arguments by name.
+            ids: for each run its id; None for one that has none.
+            keys: for each run its idempotency key; None for one that has none.
+            queue, version, delay, timeout, priority, tags, conn: as for `start`, the same for all.
+
+        Returns:
+            The runs, in the order of `args`; a run that existed before has `created` false.
+
+        Raises:
+            InvalidRequest, RunConflict: as `start`; the message names the element.
+            NotFound: no worker has registered this workflow, while others are known.
+            Unavailable: the database cannot be reached.
+        """
+        target = target_of(self._registry, workflow, queue=queue, version=version, timeout=timeout)
+        inputs = [
+            input_of(self._codec, target.definition, *arguments_of(one, n, target.name))
+            for n, one in enumerate(args, 1)
+        ]
+        # with an id of its own each run is the same one if this is sent again
+        named, keyed = names_of(ids, keys, len(inputs), _new_id)
+        if not inputs:
+            return []
+        row = await self._transport.first_row(
+            conn,
+            START_MANY,
+            target.name,
+            inputs,
+            named,
+            keyed,
+            target.queue,
+            target.version,
+            optional_duration(delay, what="delay"),
+            target.timeout_ms,
+            priority,
+            tags_text(tags),
+            target.definition is not None,
+        )
+        codec = result_codec(target.definition)
+        return [Run(self, id, codec, created=created) for id, created in msgspec.json.decode(row["runs"])]
 
     # -- reading
 
     async def list(
-        self, *, workflow: str | None = None, state: RunState | None = None, limit: int = 100
+        self,
+        *,
+        workflow: str | None = None,
+        state: RunState | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int = 100,
     ) -> list[RunStatus]:
         """Return runs, newest first.
 
         Args:
             workflow: only runs of this workflow.
             state: only runs in this state.
+            tags: only runs with all of these tags.
             limit: the largest number of runs.
 
         Raises:
-            InvalidRequest: there is no such state.
+            InvalidRequest: there is no such state, or the tags are no texts.
         """
         if state is not None and state not in get_args(RunState):
             raise InvalidRequest(
                 f"there is no state {state!r}", hint=f"the states are {', '.join(get_args(RunState))}"
             )
+        if tags:
+            rows = await self._transport.rows(LIST_TAGGED, workflow, state, limit, tags_text(tags))
+            return [self._status(row) for row in rows]
         if state is None or state == "completed":
             view = LIST_RUNS
         else:

@@ -392,7 +392,7 @@ class RunControl:
         def value(name: str) -> Any:
             return None if row[name] is None else msgspec.json.decode(row[name])
 
-        fields = dict(row) | {name: value(name) for name in ("args", "result", "problem")}
+        fields = dict(row) | {name: value(name) for name in ("args", "result", "problem", "tags")}
         fields["error"] = None if row["error"] is None else self._codec.decode_error(row["error"])
         fields["waits_for"] = tuple(row["waits_for"] or ())
         return RunStatus(**fields)

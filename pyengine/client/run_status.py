@@ -7,7 +7,7 @@ database (run.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -54,6 +54,7 @@ class RunStatus:
         parent: id of the run that started it.
         key: its idempotency key.
         events: length of its journal.
+        tags: its tags.
     """
 
     id: str
@@ -75,6 +76,7 @@ class RunStatus:
     parent: str | None
     key: str | None
     events: int
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

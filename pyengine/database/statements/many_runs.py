@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from pyengine.database.statements.procedures import Procedure
 
-__all__ = ["BATCH", "CANCEL_MANY", "MATCHING_RUNS", "PAUSE_MANY", "RESUME_MANY", "SETTLE_MANY", "SIGNAL_MANY"]
+__all__ = [
+    "BATCH",
+    "CANCEL_MANY",
+    "MATCHING_RUNS",
+    "PAUSE_MANY",
+    "RESUME_MANY",
+    "SETTLE_MANY",
+    "SIGNAL_MANY",
+    "START_MANY",
+]
 
 BATCH = 1000
 """The largest number of ids in one transaction."""
@@ -53,4 +62,22 @@ RESUME_MANY = Procedure(
 SETTLE_MANY = Procedure(
     signature="(ids[], verdict, value jsonb, each_value jsonb[]) -> json [[id, outcome, state]]",
     sql=f"{_OF_RUNS}settle_many($1::text[], $2::text, $3::text::jsonb, $4::text[]::jsonb[]) m",
+)
+
+START_MANY = Procedure(
+    signature=(
+        "(workflow, args jsonb[], ids[], keys[] or null, both with '' for none, queue, version, delay_ms, "
+        "timeout_ms, priority, tags jsonb, any workflow) -> json [[id, created]]"
+    ),
+    sql=(
+        "select coalesce(json_agg(json_build_array(m.id, m.created) order by m.n), '[]')::text as runs "
+        "from durable.start_many(workflow => $1::text, args => $2::text[]::jsonb[], "
+        "ids => array(select nullif(i, '') from unnest($3::text[]) with ordinality x (i, n) order by n), "
+        "keys => case when $4::text[] is not null then "
+        "array(select nullif(k, '') from unnest($4::text[]) with ordinality x (k, n) order by n) end, "
+        "queue => $5::text, version => $6::text, "
+        "delay => $7::bigint * interval '1 millisecond', timeout => $8::bigint * interval '1 millisecond', "
+        "priority => $9::integer, tags => $10::text::jsonb, any_workflow => $11::boolean) "
+        "with ordinality as m (id, created, n)"
+    ),
 )

@@ -34,6 +34,7 @@ __all__ = [
     "LIST_FAILED",
     "LIST_LIVE",
     "LIST_RUNS",
+    "LIST_TAGGED",
     "PAUSE",
     "PRESENT",
     "REDRIVE",
@@ -359,7 +360,7 @@ RESULTS = Procedure(
 _STATUS = (
     "select id, workflow, version, state, queue, priority, args::text, result::text, error::text, "
     "problem::text, worker, crashes, waits_for, created_at, settled_at, "
-    "case when deadline < '10000-01-01' then deadline end as deadline, parent, key, events"
+    "case when deadline < '10000-01-01' then deadline end as deadline, parent, key, events, tags::text"
 )
 _FILTER = "($1::text is null or workflow = $1) and ($2::text is null or state = $2)"
 
@@ -382,6 +383,14 @@ LIST_FAILED = Procedure(
     signature="(workflow or null, state, limit) -> rows of the view durable.failed, newest first",
     sql=(
         f"{_STATUS} from durable.failed where ($1::text is null or workflow = $1) and state = $2::text "
+        "order by execution desc limit $3::bigint"
+    ),
+)
+
+LIST_TAGGED = Procedure(
+    signature="(workflow or null, state or null, limit, tags jsonb) -> rows of durable.runs, newest first",
+    sql=(
+        f"{_STATUS} from durable.runs where {_FILTER} and tags <> '{{}}' and tags @> $4::text::jsonb "
         "order by execution desc limit $3::bigint"
     ),
 )

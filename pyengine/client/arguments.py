@@ -1,0 +1,181 @@
+"""The parts that a start, of one run or of many, and a schedule have in common.
+
+Lives here: `Target`, the workflow with the options that it has a default for, and the JSON texts of arguments
+and tags. May not: a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pyengine.definitions.definition import WorkflowDef
+from pyengine.definitions.queues import check_queue
+from pyengine.definitions.registry import Registry, Workflow
+from pyengine.definitions.retry import Duration, optional_duration
+from pyengine.definitions.sql_steps import SERVICE, sql_arguments
+from pyengine.errors import InvalidRequest
+from pyengine.values.codec import Codec
+
+__all__ = ["Target", "arguments_of", "input_of", "named_input", "names_of", "tags_text", "target_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A workflow, and the options for which it has defaults.
+
+    Args:
+        definition: its definition; None if it is known by name only.
+        name: its name, or the address of a service.
+        queue: queue of the runs.
+        version: version of the workflow.
+        timeout_ms: milliseconds until a run times out; None means never.
+    """
+
+    definition: WorkflowDef | None
+    name: str
+    queue: str
+    version: str
+    timeout_ms: int | None
+
+
+def target_of(
+    registry: Registry,
+    workflow: Workflow[..., Any] | str,
+    *,
+    queue: str | None,
+    version: str | None,
+    timeout: Duration | None,
+) -> Target:
+    """Return the target of a start; None means the default of the workflow.
+
+    Raises:
+        InvalidRequest: it is no workflow, or an option is wrong.
+    """
+    if version == "":
+        raise InvalidRequest("a version is not empty", hint="leave it out for the default")
+    if queue is not None:
+        check_queue(queue, what="start")
+    definition = definition_of(registry, workflow, version)
+    timeout_ms = optional_duration(timeout, what="timeout")
+    if definition is not None:
+        queue = definition.queue if queue is None else queue
+        version = definition.version if version is None else version
+        timeout_ms = definition.deadline_ms if timeout is None else timeout_ms
+    return Target(
+        definition=definition,
+        name=workflow if isinstance(workflow, str) else workflow.name,
+        queue=queue or "default",
+        version=version or "1",
+        timeout_ms=timeout_ms,
+    )
+
+
+def definition_of(
+    registry: Registry, workflow: Workflow[..., Any] | str, version: str | None
+) -> WorkflowDef | None:
+    """Return the definition of a workflow; None for a name that is not known here.
+
+    Raises:
+        InvalidRequest: it is neither a workflow nor a name.
+    """
+    if isinstance(workflow, Workflow):
+        return workflow.definition
+    if not isinstance(workflow, str):
+        raise InvalidRequest(f"{workflow!r} is no workflow", hint="decorate the function with @app.workflow")
+    return registry.find(workflow, version)
+
+
+def input_of(
+    codec: Codec, definition: WorkflowDef | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str:
+    """Return the JSON text of the arguments of a run.
+
+    Raises:
+        InvalidRequest: they do not fit the workflow.
+        EncodeError: an argument cannot be recorded.
+    """
+    if definition is not None:
+        return definition.signature.encode(args, kwargs)
+    return named_input(codec, args, kwargs)
+
+
+def named_input(codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the JSON text of the arguments of a workflow that is known by name only.
+
+    Raises:
+        InvalidRequest: some are by position and some by name.
+        EncodeError: an argument cannot be recorded.
+    """
+    if args and kwargs:
+        raise InvalidRequest(
+            "arguments of a workflow that is known by name only are all by position, or all by name"
+        )
+    return codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
+
+
+def arguments_of(one: object, number: int, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of one of many runs, by position and by name.
+
+    Args:
+        one: a tuple, or a mapping.
+        number: its number among them, from 1.
+        name: the workflow, for the error.
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
+    if isinstance(one, tuple):
+        arguments: tuple[tuple[Any, ...], dict[str, Any]] = (one, {})
+    elif isinstance(one, Mapping):
+        arguments = ((), dict(one))
+    else:
+        raise InvalidRequest(
+            f"start_many of {name}: element {number} of args is neither a tuple nor a mapping: {one!r}",
+            hint="a tuple of arguments for each run: [(1,), (2,)]",
+        )
+    if name.startswith(SERVICE):
+        return sql_arguments(name, *arguments)
+    return arguments
+
+
+def names_of(
+    ids: Iterable[str | None] | None,
+    keys: Iterable[str | None] | None,
+    count: int,
+    new_id: Callable[[], str],
+) -> tuple[list[str], list[str] | None]:
+    """Return the ids and the keys of many runs, "" where there is none; a run without both gets a new id.
+
+    Raises:
+        InvalidRequest: there is not one for each run, or one is empty.
+    """
+    named = [None] * count if ids is None else list(ids)
+    keyed = [None] * count if keys is None else list(keys)
+    if not len(named) == len(keyed) == count:
+        raise InvalidRequest(
+            f"start_many: there are {count} runs, {len(named)} ids and {len(keyed)} keys",
+            hint="one for each run, None for none",
+        )
+    if "" in named or "" in keyed:
+        raise InvalidRequest("start_many: an id or a key has 1 to 512 bytes", hint="None for none")
+    filled = [id or (new_id() if key is None else "") for id, key in zip(named, keyed, strict=True)]
+    return filled, None if keys is None else [key or "" for key in keyed]
+
+
+def tags_text(tags: Mapping[str, str] | None) -> str:
+    """Return tags as JSON text.
+
+    Raises:
+        InvalidRequest: they are no texts by name.
+    """
+    if not tags:
+        return "{}"
+    given: object = tags
+    items = given.items() if isinstance(given, Mapping) else [(given, None)]
+    if not all(isinstance(part, str) for item in items for part in item):
+        raise InvalidRequest(f"tags are texts by name, not {given!r}", hint='tags={"customer": "7"}')
+    return msgspec.json.encode(dict(tags)).decode()
