@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyengine.client.promise_records import PromiseConflict, PromiseRecord
     from pyengine.client.promises import Opaque
     from pyengine.client.run_status import RunMoment, RunStatus
+    from pyengine.client.schedules import Schedule
     from pyengine.definitions.determinism.warning import DeterminismWarning
     from pyengine.definitions.registry import Step, Workflow
     from pyengine.definitions.retry import Retry
@@ -116,6 +117,7 @@ __all__ = [
     "RunMoment",
     "RunStatus",
     "RunTimedOut",
+    "Schedule",
     "SchemaMismatch",
     "Secret",
     "Signal",
@@ -145,6 +147,7 @@ _HOMES = {
     "RunFilter": "client.many_runs",
     "RunMoment": "client.run_status",
     "RunStatus": "client.run_status",
+    "Schedule": "client.schedules",
     "Secret": "workflow.http_records",
     "Signal": "definitions.signals",
     "SqlError": "definitions.sql_errors",

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from pyengine.app_calls import AppCalls, Programs
 from pyengine.app_runtime import AppRuntime
+from pyengine.app_schedules import AppSchedules
 from pyengine.client.client import Client, Run
 from pyengine.definitions.definition import OnInterrupt
 from pyengine.definitions.dependencies import (
@@ -46,7 +47,7 @@ T = TypeVar("T")
 _HALTED_CHECK_S = 2.0
 
 
-class App(AppCalls):
+class App(AppCalls, AppSchedules):
     """Workflows and steps, and the database of their runs.
 
     Args:

@@ -6,7 +6,7 @@
         run = client.start("checkout", 42, id="order-42")
         print(run.result(timeout="1m"))
 
-Lives here: `Client`, `SyncRun` and `Promises`, whose verbs are derived from the asynchronous
+Lives here: `Client`, `SyncRun`, `Promises` and `Schedules`, whose verbs are derived from the asynchronous
 ones of the same name, with signature, documentation and errors. May not: a verb of its own. Design: a verb
 awaits its transport and nothing else (client/transport.py), and the one of client/psycopg_transport.py never
 suspends. So the first `send` runs the coroutine of a verb to its end, without an event loop. A new verb is
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, ov
 
 from pyengine.client import client as awaiting
 from pyengine.client import promises as awaiting_promises
+from pyengine.client import schedules as awaiting_schedules
 from pyengine.client.psycopg_transport import PsycopgTransport
 from pyengine.client.run import Run
 from pyengine.definitions.registry import Registry
@@ -41,7 +42,7 @@ else:
 
     T = TypeVar("T")
 
-__all__ = ["Client", "Promises", "SyncRun"]
+__all__ = ["Client", "Promises", "Schedules", "SyncRun"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,6 +120,12 @@ def _of_promises(
     return _derive(verb)
 
 
+def _of_schedules(
+    verb: Callable[Concatenate[awaiting_schedules.Schedules, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Schedules, P], R]:
+    return _derive(verb)
+
+
 class SyncRun(Generic[T]):
     """A handle of one run, as `pyengine.Run`, with blocking verbs.
 
@@ -173,6 +180,25 @@ class Promises:
     search = _of_promises(awaiting_promises.Promises.search)
 
 
+class Schedules:
+    """Creates, lists, pauses and deletes schedules, as `Client.schedules`.
+
+    Args:
+        inner: the asynchronous schedules.
+    """
+
+    def __init__(self, inner: awaiting_schedules.Schedules) -> None:
+        self._inner = inner
+
+    create = _of_schedules(awaiting_schedules.Schedules.create)
+    get = _of_schedules(awaiting_schedules.Schedules.get)
+    next = _of_schedules(awaiting_schedules.Schedules.next)
+    pause = _of_schedules(awaiting_schedules.Schedules.pause)
+    resume = _of_schedules(awaiting_schedules.Schedules.resume)
+    delete = _of_schedules(awaiting_schedules.Schedules.delete)
+    list = _of_schedules(awaiting_schedules.Schedules.list)
+
+
 class Client:
     """Starts runs, waits for them, and controls them, as `pyengine.Client`, with blocking verbs.
 
@@ -183,6 +209,7 @@ class Client:
 
     Attributes:
         promises: creates and completes durable promises, and waits for them by callback.
+        schedules: creates, lists, pauses and deletes schedules.
 
     `conn` of the verbs is a blocking connection: psycopg's, an SQLAlchemy Session or Connection over it, or
     Django's `connection`. Use the client in a `with` block, call `close` at the end, or share one in the
@@ -192,6 +219,7 @@ class Client:
     def __init__(self, database: str, *, registry: Registry | None = None, connections: int = 4) -> None:
         self._inner = awaiting.ClientApi(PsycopgTransport(database, connections), registry)
         self.promises = Promises(self._inner.promises)
+        self.schedules = Schedules(self._inner.schedules)
 
     def __enter__(self) -> Self:
         self.open()

@@ -24,6 +24,7 @@ from pyengine.cli import (
     ps,
     replay_check,
     runs,
+    schedules,
     serve,
     show,
     steering,
@@ -79,6 +80,7 @@ app = typer.Typer(
 app.add_typer(db.app, name="db")
 app.add_typer(adapter.app, name="adapter")
 app.add_typer(calls.app, name="call")
+app.add_typer(schedules.app, name="schedules")
 demo.add_to(app)
 worker.add_to(app)
 serve.add_to(app)

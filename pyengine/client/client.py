@@ -23,6 +23,7 @@ from pyengine.client.many_runs import ManyRuns
 from pyengine.client.promises import Promises
 from pyengine.client.run import Run, RunControl, result_codec
 from pyengine.client.run_status import RunState, RunStatus
+from pyengine.client.schedules import Schedules
 from pyengine.client.transport import Transport
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
@@ -63,6 +64,7 @@ class ClientApi(RunControl, ManyRuns):
 
     Attributes:
         promises: creates and completes durable promises, and waits for them by callback.
+        schedules: creates, lists, pauses and deletes schedules.
     """
 
     def __init__(self, transport: Transport, registry: Registry | None) -> None:
@@ -70,6 +72,7 @@ class ClientApi(RunControl, ManyRuns):
         self._registry = registry or Registry()
         self._codec = Codec(self._registry.errors)
         self.promises = Promises(transport, self._codec)
+        self.schedules = Schedules(transport, self._registry, self._codec)
 
     async def open(self) -> None:
         """Check the database; the first call of any other method does that too.

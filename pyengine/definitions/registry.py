@@ -20,6 +20,7 @@ from pyengine.definitions.definition import OnInterrupt, StepDef, WorkflowDef
 from pyengine.definitions.determinism.warning import warn_of
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
+from pyengine.definitions.schedules import ScheduleDef
 from pyengine.definitions.signatures import Signature
 from pyengine.errors import InvalidRequest, NotFound, recorded_module
 
@@ -254,6 +255,7 @@ class Registry:
     def __init__(self) -> None:
         self._steps: dict[str, StepDef] = {}
         self._workflows: dict[tuple[str, str], WorkflowDef] = {}
+        self._schedules: dict[str, ScheduleDef] = {}
         self.errors: dict[tuple[str, str], type[BaseException]] = {}
 
     def add_step(self, step: Step[P, R]) -> Step[P, R]:
@@ -286,6 +288,21 @@ class Registry:
         self._workflows[at] = definition
         warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
         return workflow
+
+    def add_schedule(self, schedule: ScheduleDef) -> None:
+        """Register a schedule of a workflow.
+
+        Raises:
+            InvalidRequest: a schedule of another workflow has that id.
+        """
+        known = self._schedules.setdefault(schedule.id, schedule)
+        one, other = known.workflow.name, schedule.workflow.name
+        if one != other:
+            raise InvalidRequest(
+                f"schedule {schedule.id!r} is declared for {one} and {other}",
+                hint="give one of them another id=",
+            )
+        self._schedules[schedule.id] = schedule
 
     def add_error(self, cls: type[BaseException]) -> type[BaseException]:
         """Let an exception class be read back from the journal by its module and name."""
@@ -331,6 +348,10 @@ class Registry:
     def workflows(self) -> Iterator[WorkflowDef]:
         """Return all workflows, in the order of registration."""
         return iter(self._workflows.values())
+
+    def schedules(self) -> Iterator[ScheduleDef]:
+        """Return all schedules, in the order of registration."""
+        return iter(self._schedules.values())
 
     def queues(self) -> list[str]:
         """Return "default" and the queues that workflows name: those of a worker that is given none."""

@@ -299,5 +299,14 @@ class Signature:
         """
         return self.check(args, kwargs, self.pack(args, kwargs))[0]
 
+    def place_of(self, name: str) -> int | None:
+        """Return the position of a parameter, or None if there is none.
+
+        One that goes by name only has a large number.
+        """
+        if name not in self._parameters or name in (self._rest, self._extra):
+            return None
+        return self._positional.index(name) if name in self._positional else 1 << 30
+
     def __str__(self) -> str:
         return str(self._signature)

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pyengine.database.connection import Database
+from pyengine.database.declarations import Declarations
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
@@ -153,12 +154,13 @@ class Worker:
         await self.stop()
 
     async def start(self) -> None:
-        """Check the database, say hello and begin to claim; a copy must be adopted before.
+        """Check the database, say hello, record schedules and begin to claim; a copy must be adopted before.
 
         Raises:
             Unavailable: the database cannot be reached.
             SchemaMismatch: its schema does not fit.
-            InvalidRequest: an annotation of a step or workflow is wrong.
+            InvalidRequest: an annotation of a step or workflow, or a schedule, is wrong.
+            Conflict: a schedule of promises has the id of a schedule of the registry.
         """
         workflows = list(self._registry.workflows())
         signatures = [one.signature for one in workflows] + [one.signature for one in self._registry.steps()]
@@ -171,6 +173,7 @@ class Worker:
         hello = (self.id, list(self.queues), names, versions, about_process(), digests)
         self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self.database, "work", _WORK)
+        self._declarations = Declarations(self._side, self._registry)
         answer = await hello_when_adopted(self.database, self._side, hello)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
         identity = Identity(
@@ -185,6 +188,7 @@ class Worker:
         clock.set(answer["now"])
         self._assemble(identity, settings, clock)
         try:
+            await self._declarations.record()
             await self.parts.turns.open()
             await self._listener.start()
         except BaseException:
@@ -404,6 +408,7 @@ class Worker:
         for second in itertools.count():
             await asyncio.sleep(_SECOND_S)
             await self.parts.blocked.report(self._loop.time())
+            await self._declarations.retry()
             if second % every == 0:
                 self._poller.hinted()
             since_s = self._loop.time() - _LONG_S

@@ -88,7 +88,7 @@ def typed() -> list[tuple[str, ...]]:
     inline = [text for page in PAGES for text in re.findall(r"`(pyengine [a-z][^`]*)`", page.text)]
     names: dict[str, set[str]] = {}
     for line in (*lines, *inline):
-        command = re.match(r"pyengine ((?:(?:adapter|call|db) )?[a-z-]+)", line)
+        command = re.match(r"pyengine ((?:(?:adapter|call|db|schedules) )?[a-z-]+)", line)
         if command is not None:
             options = re.findall(r"(?<=\s)--?[a-z][a-z-]*", line.partition("#")[0])
             names.setdefault(command[1], set()).update(options)

@@ -29,14 +29,14 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("embedded", "admin", "gateway"),
     (
         *("compatibility", "replay_check", "development", "sync", "app_runtime", "foreground", "app_calls"),
-        "app",
+        *("app_schedules", "app"),
     ),
     ("demo",),
     ("cli", "__main__"),
 )
 CHAINS = {
     *("compatibility", "replay_check", "development", "sync", "app_runtime", "foreground", "app_calls"),
-    *("app", "cli", "__main__"),
+    *("app_schedules", "app", "cli", "__main__"),
 }
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {

@@ -40,6 +40,20 @@ $$;
 comment on function durable._lock_objects(bytea[]) is
   'Class 0, before all others: these objects stay until the commit. Everybody may have this lock at once; only collection is kept away, which passes over locked rows. Answers the objects that are there.';
 
+create or replace function durable._lock_schedule(p_id text)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules;
+begin
+  perform durable._check_may_lock();
+  select * into v_schedule from durable._schedules s where s.id = p_id for update;
+  return v_schedule;
+end
+$$;
+comment on function durable._lock_schedule(text) is
+  'Class 0, before all others: locks and answers a schedule; null if there is none.';
+
 create or replace function durable._lock_refs(p_names text[])
 returns void language plpgsql volatile
 as $$

@@ -255,3 +255,15 @@ end
 $$;
 comment on function durable._try_lock_idle_copy() is
   'The same for the adoption of a copy in which nothing could run. The advisory lock shows other sessions, until the commit, that it is so.';
+
+create or replace function durable._try_lock_schedule(p_id text)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules;
+begin
+  select * into v_schedule from durable._schedules s where s.id = p_id for update skip locked;
+  return v_schedule;
+end
+$$;
+comment on function durable._try_lock_schedule(text) is 'Locks and answers a schedule; null if it is locked, or not there.';

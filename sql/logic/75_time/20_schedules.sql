@@ -1,4 +1,5 @@
--- Schedules: the operations on them, and the promises that their instants create.
+-- Schedules: the operations on them of the protocol, and how their instants fire. The verbs for people are in
+-- 25_schedule_verbs.sql.
 
 create or replace function durable._schedule_record(p_schedule durable._schedules)
 returns durable.schedule_record language sql immutable
@@ -8,12 +9,6 @@ as $$
              p_schedule.next_run_at, p_schedule.last_run_at)::durable.schedule_record
 $$;
 comment on function durable._schedule_record(durable._schedules) is 'A stored schedule as clients see it.';
-
-create or replace function durable._expansion(p_template text, p_id text, p_at bigint)
-returns text language sql immutable parallel safe
-as $$ select replace(replace(p_template, '{{.timestamp}}', p_at::text), '{{.id}}', p_id) $$;
-comment on function durable._expansion(text, text, bigint) is
-  'The id of the promise of one instant. The schedule''s id is inserted last, so that no part of it is taken for a placeholder.';
 
 create or replace function durable._check_schedule(p_id text, p_template text, p_timeout bigint, p_headers jsonb, p_tags jsonb)
 returns void language plpgsql stable
@@ -137,43 +132,6 @@ $$;
 comment on function durable.schedule_delete(text) is
   'Deletes a schedule and returns it as it was. Promises that it created stay. WF001 if there is none.';
 
-create or replace function durable.schedule(
-  id text, cron text, target text default null, args jsonb default '[]', timezone text default 'UTC',
-  timeout interval default '1 day', promise_id text default '{{.id}}-{{.timestamp}}', tags jsonb default '{}')
-returns timestamptz language plpgsql volatile
-as $$
-declare
-  v_tags jsonb := $8;
-  v_schedule durable.schedule_record;
-begin
-  if jsonb_typeof($8) = 'object' then
-    v_tags := case when $3 is null then '{"resonate:external": "true"}'
-                   else jsonb_build_object('resonate:target', $3) end::jsonb || $8;
-  end if;
-  v_schedule := durable.schedule_create($1, $2, $7, coalesce(durable._ms($6), durable._never()), $4::text, '{"codec": "json"}',
-                                        v_tags, $5);
-  if (v_schedule.cron, v_schedule.timezone, v_schedule.promise_id, v_schedule.promise_timeout, v_schedule.promise_tags)
-       is distinct from ($2, $5, $7, coalesce(durable._ms($6), durable._never()), v_tags)
-     or v_schedule.promise_param_data is distinct from $4::text then
-    perform durable._fail_conflict(format('Schedule %L exists and says something else.', $1),
-                                   format('select durable.unschedule(%L), and schedule it anew.', $1));
-  end if;
-  return durable._at(v_schedule.next_run_at);
-end
-$$;
-comment on function durable.schedule(text, text, text, jsonb, text, interval, text, jsonb) is
-  'Creates a promise at every instant of a cron expression: select durable.schedule(''nightly'', ''0 3 * * *'', target => ''reports'', timezone => ''Europe/Paris''). target: as the tag resonate:target, a queue that protocol workers serve or sql://schema.function; without a target any client may resolve it. Answers the next instant. The same call again is the same schedule; with other arguments WF003. WF004, WF008.';
-
-create or replace function durable.unschedule(id text)
-returns void language plpgsql volatile
-as $$
-begin
-  perform durable.schedule_delete($1);
-end
-$$;
-comment on function durable.unschedule(text) is
-  'Ends a schedule: select durable.unschedule(''nightly''). The promises that it created stay. WF001.';
-
 create or replace function durable.schedule_search(
   p_tags jsonb default null, p_limit integer default 10, p_cursor text default null)
 returns setof durable.schedule_record language plpgsql volatile
@@ -205,6 +163,21 @@ $$;
 comment on function durable._try_lock_family(text) is
   '_lock_family for a sweep, which holds rows and so must not wait: false while another session starts a run that would be an ancestor of this id.';
 
+create or replace function durable._try_lock_occurrence(p_schedule durable._schedules, p_at bigint)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_id text := durable._occurrence_id(p_schedule, p_at);
+begin
+  if p_schedule.workflow is null then
+    return durable._try_lock_family(v_id);
+  end if;
+  return pg_try_advisory_xact_lock(1685417574, hashtext(v_id));
+end
+$$;
+comment on function durable._try_lock_occurrence(durable._schedules, bigint) is
+  'The lock on the id of one instant: of a promise that of its ancestors, of a run the one that a start takes. False while another session creates a run or promise above or below it.';
+
 create or replace function durable._due_instants(p_schedule durable._schedules, p_now bigint, p_most integer)
 returns bigint[] language plpgsql volatile
 as $$
@@ -213,7 +186,7 @@ declare
 begin
   v_instants := durable._cron_instants(p_schedule.cron, p_schedule.timezone, p_schedule.next_run_at - 1, p_now, p_most);
   for n in 1 .. cardinality(v_instants) - 1 loop
-    if not durable._try_lock_family(durable._expansion(p_schedule.promise_id, p_schedule.id, v_instants[n])) then
+    if not durable._try_lock_occurrence(p_schedule, v_instants[n]) then
       return v_instants[1:n];
     end if;
   end loop;
@@ -289,6 +262,7 @@ declare
   v_count integer;
   v_schedules text[] := '{}';
   v_fired bigint[] := '{}';
+  v_queues text[] := '{}';
   v_last bigint[] := '{}';
   v_next bigint[] := '{}';
 begin
@@ -297,12 +271,16 @@ begin
     v_instants := durable._due_instants(v_schedule, p_now, least(v_most, v_more + 1)::integer);
     v_count := cardinality(v_instants) - 1;
     v_more := v_more - greatest(v_count - 1, 0);
-    v_schedules := v_schedules || array_fill(v_schedule.id, array[v_count]);
-    v_fired := v_fired || v_instants[1:v_count];
+    if v_schedule.workflow is not null then
+      v_queues := v_queues || durable._start_occurrences(v_schedule, v_instants[1:v_count]);
+    else
+      v_schedules := v_schedules || array_fill(v_schedule.id, array[v_count]);
+      v_fired := v_fired || v_instants[1:v_count];
+    end if;
     v_last := array_append(v_last, v_instants[v_count]);
     v_next := array_append(v_next, coalesce(v_instants[v_count + 1], durable._never()));
   end loop;
-  queues := durable._create_occurrences(v_schedules, v_fired, p_now);
+  queues := v_queues || durable._create_occurrences(v_schedules, v_fired, p_now);
   update durable._schedules s set last_run_at = coalesce(u.last_run_at, s.last_run_at), next_run_at = u.next_run_at
   from unnest(p_due, v_last, v_next) as u (id, last_run_at, next_run_at)
   where s.id = any (array[u.id]) and s.next_run_at < u.next_run_at;

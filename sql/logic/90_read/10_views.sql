@@ -149,6 +149,21 @@ select f.name, f.version, f.queue, f.workflow, f.workflow_version from durable._
 comment on view durable.published is
   'Workflows that protocol clients may call (durable.publish): name and version as callers write them, the group that they name as their target, and the workflow that runs.';
 
+create or replace view durable.schedules as
+select s.id, case when s.paused_at is not null then 'paused' when s.next_run_at >= durable._never() then 'over'
+                  else 'active' end as state,
+       s.cron, s.timezone, s.workflow, case when s.workflow is not null then s.workflow_version end as version,
+       case when s.workflow is not null then s.queue end as queue, s.promise_tags ->> 'resonate:target' as target,
+       durable._decoded(s.promise_param_data) as args,
+       case when s.promise_timeout < durable._never() then s.promise_timeout * interval '1 millisecond' end as deadline,
+       s.priority, s.promise_tags as tags, s.declared,
+       case when s.next_run_at < durable._never() then durable._at(s.next_run_at) end as next_at,
+       durable._at(s.last_run_at) as last_at, durable._occurrence_id(s, s.last_run_at) as last_id,
+       durable._at(s.paused_at) as paused_at, durable._at(s.created_at) as created_at, s.tenant
+from durable._schedules s;
+comment on view durable.schedules is
+  'Schedules: select id, cron, workflow, next_at from durable.schedules order by next_at. state: active, paused, or over, if no instant is left. declared: the code of a worker declares it. last_id: the run, or the promise, of its last instant. Those without a workflow create promises.';
+
 create or replace view durable.promises as
 select t.id, 'pending' as state, p.target, p.timer, p.external, durable._decoded(p.param_data) as param, p.param_headers,
        null::jsonb as value, null::jsonb as value_headers, p.tags, durable._at(p.created_at) as created_at,

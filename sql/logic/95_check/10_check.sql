@@ -258,22 +258,22 @@ create or replace function durable._follows_cron(p_schedule durable._schedules)
 returns boolean language plpgsql stable
 as $$
 begin
-  return p_schedule.next_run_at = coalesce(
-    durable._cron_next(p_schedule.cron, p_schedule.timezone, coalesce(p_schedule.last_run_at, p_schedule.created_at)),
-    durable._never());
+  return p_schedule.next_run_at = case when p_schedule.paused_at is not null then durable._never() else coalesce(
+    durable._cron_next(p_schedule.cron, p_schedule.timezone,
+                       greatest(p_schedule.created_at, p_schedule.last_run_at, p_schedule.begins_at)), durable._never()) end;
 exception when sqlstate 'WF004' or datetime_field_overflow then
   return true;
 end
 $$;
 comment on function durable._follows_cron(durable._schedules) is
-  'Whether a schedule''s next instant is the first after its last one, or after its creation. A schedule that cannot be evaluated any more, because its time zone left this server, is not checked.';
+  'Whether a schedule''s next instant is the first after its last one, its creation and the instant at which it begins; never, if it is paused. A schedule that cannot be evaluated any more, because its time zone left this server, is not checked.';
 
 create or replace function durable._check_schedules()
 returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, s.id, format('%s, created %s, last %s, next %s', s.cron, s.created_at, s.last_run_at, s.next_run_at)
   from durable._schedules s
-  cross join lateral (select durable._expansion(s.promise_id, s.id, s.last_run_at) as occurrence,
+  cross join lateral (select durable._occurrence_id(s, s.last_run_at) as occurrence,
                              substring(s.promise_tags ->> 'resonate:delay' from '^[0-9]{1,16}$')::bigint as delay) o
   left join durable._promises p on p.id = o.occurrence
   cross join lateral (values
@@ -283,7 +283,7 @@ as $$
     ('well_formed_schedule_last_run_at_lt_next_run_at', s.last_run_at >= s.next_run_at),
     ('well_formed_schedule_promise_tags_not_timer_targeted', s.promise_tags ->> 'resonate:timer' = 'true'
       and s.promise_tags ? 'resonate:target' and durable._strict()),
-    ('S06 schedule_last_run_has_its_promise', p.id is null and octet_length(o.occurrence) between 1 and 512
+    ('S06 schedule_last_run_has_its_promise', p.id is null and s.workflow is null and octet_length(o.occurrence) between 1 and 512
       and not durable._is_of_calls(o.occurrence)
       and coalesce(o.delay < s.last_run_at + s.promise_timeout, true)
       and (s.promise_tags ? 'resonate:target' or durable._in_its_tree(o.occurrence, s.promise_tags))

@@ -1,0 +1,142 @@
+"""``pyengine schedules``: the schedules, and pause, resume and delete.
+
+Lives here: its options and output. May not: contain SQL (``admin/queries_schedules.py``), or decide.
+Instants are shown in the time zone of their schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Annotated, Any
+from zoneinfo import ZoneInfo
+
+import typer
+
+from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, command, remember
+from pyengine.cli.database import Database, Invocation, explain
+from pyengine.cli.output import clip, printable, table
+from pyengine.cli.runs import checked_text
+from pyengine.database.statements.schedules import PAUSE_SCHEDULE, RESUME_SCHEDULE, UNSCHEDULE
+from pyengine.errors import NotFound
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["app"]
+
+_ID_WIDTH = 40
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the schedule.")]
+
+app = typer.Typer(
+    help="Schedules: list, pause, resume, delete.", invoke_without_command=True, rich_markup_mode=None
+)
+
+
+@command(app)
+def ls(
+    at: Invocation,
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", "-w", help="Only schedules of this workflow.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("--next", "-n", min=1, max=100, help="So many of the next instants of each.")
+    ] = 1,
+) -> None:
+    """List schedules, those that come next first."""
+    from pyengine.admin import queries_schedules
+
+    if workflow is not None:
+        checked_text("a workflow name", workflow)
+    with _asked(at) as db:
+        found = queries_schedules.schedules(db.conn, workflow, count)
+    at.out.answer(found, lambda console: _print_all(console, found))
+
+
+@app.callback()
+def _default(
+    ctx: typer.Context,
+    *,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Schedules: list, pause, resume, delete."""
+    before: dict[str, Any] = ctx.obj or {}
+    given = {"database_url": database_url, "data_dir": data_dir, "as_json": as_json}
+    remember(ctx, {key: value or before.get(key) for key, value in given.items()})
+    if ctx.invoked_subcommand is None:
+        ls(ctx, workflow=None, count=1, database_url=None, data_dir=None, as_json=False)
+
+
+@command(app)
+def pause(at: Invocation, id: Id) -> None:
+    """Pause a schedule: instants that pass meanwhile are left out."""
+    with _asked(at) as db:
+        db.ask(PAUSE_SCHEDULE, checked_text("an id", id))
+    _answer(at, id, {"state": "paused"}, "paused")
+    at.out.remark(f"it goes on with: {at.line('schedules', 'resume', id)}")
+
+
+@command(app)
+def resume(at: Invocation, id: Id) -> None:
+    """Let a paused schedule go on with its first instant after now."""
+    with _asked(at) as db:
+        next_at = db.ask(RESUME_SCHEDULE, checked_text("an id", id))["next_at"]
+    _answer(at, id, {"state": "active", "next_at": next_at}, f"active, next {_instant(next_at, UTC)}")
+
+
+@command(app)
+def delete(at: Invocation, id: Id) -> None:
+    """Delete a schedule; its runs go on. One that code declares comes back with the next worker."""
+    with _asked(at) as db:
+        db.ask(UNSCHEDULE, checked_text("an id", id))
+    _answer(at, id, {"state": "deleted"}, "deleted")
+
+
+def _answer(at: Invocation, id: str, document: dict[str, Any], text: str) -> None:
+    at.out.answer({"id": id, **document}, lambda console: console.print(f"{printable(id)}  {text}"))
+
+
+@contextmanager
+def _asked(at: Invocation) -> Iterator[Database]:
+    """Open the database, and translate its errors."""
+    import psycopg
+
+    with at.database() as db:
+        try:
+            yield db
+        except psycopg.Error as error:
+            ours = explain(error)
+            if isinstance(ours, NotFound):
+                ours.hint = at.line("schedules")
+            raise ours from error
+
+
+def _print_all(console: Console, found: list[dict[str, Any]]) -> None:
+    if not found:
+        console.print("no schedules", soft_wrap=True)
+        return
+    shown = table("ID", "STATE", "CRON", "STARTS", "NEXT")
+    for one in found:
+        zone = _zone(one["timezone"])
+        cron = one["cron"] if one["timezone"] == "UTC" else f"{one['cron']} {one['timezone']}"
+        what = one["workflow"] or ("promises" if one["target"] is None else f"promises for {one['target']}")
+        texts = (clip(one["id"], _ID_WIDTH), one["state"], cron, what)
+        shown.add_row(*map(printable, texts), "\n".join(_instant(instant, zone) for instant in one["next"]))
+    console.print(shown)
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # this machine has other time zones than the server
+        return UTC
+
+
+def _instant(instant: datetime | None, zone: tzinfo) -> str:
+    if instant is None:
+        return ""
+    seconds = ":%S" if instant.second else ""
+    return instant.astimezone(zone).strftime(f"%Y-%m-%d %H:%M{seconds} %Z")

@@ -1,0 +1,84 @@
+"""The schedules that the code of a worker declares, recorded at its start.
+
+Lives here: `Declarations`. May not: reading cron expressions, or firing (sql/logic/75_time). Design: a
+schedule that says the same is left alone, so a start writes nothing then. One that another session has locked
+is sent again later, because a worker waits for no transaction of a user.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+
+from pyengine.database.failure_log import FailureLog
+from pyengine.database.pool import ConnectionPool
+from pyengine.database.statements.schedules import DECLARE_SCHEDULES
+from pyengine.definitions.registry import Registry
+from pyengine.errors import EngineError
+
+__all__ = ["Declarations"]
+
+logger = logging.getLogger("pyengine.worker")
+
+
+class Declarations:
+    """Records the schedules of a registry.
+
+    Args:
+        link: connections for statements.
+        registry: workflows and schedules.
+    """
+
+    def __init__(self, link: ConnectionPool, registry: Registry) -> None:
+        self._link = link
+        self._workflows = sorted({one.name for one in registry.workflows()})
+        self._unrecorded = [one.record() for one in registry.schedules()]
+        self._ids = {one["id"] for one in self._unrecorded}
+        self._trouble = FailureLog(logger, "the declaration of schedules")
+
+    async def retry(self) -> None:
+        """Send what another session had locked, if anything; an error is logged, and it is sent again."""
+        if not self._unrecorded:
+            return
+        try:
+            await self._send()
+        except EngineError as error:
+            self._trouble.failed(error)
+            return
+        if self._unrecorded:
+            self._trouble.failed(f"another session has locked schedule {self._unrecorded[0]['id']}")
+        else:
+            self._trouble.succeeded()
+
+    async def record(self) -> None:
+        """Send the schedules, and log those that are no longer declared.
+
+        Raises:
+            InvalidRequest: a cron expression, a time zone or an option is wrong.
+            Conflict: a schedule of promises has the id of one of them.
+            Unavailable: the database cannot be reached.
+        """
+        for one in await self._send():
+            if one["id"] not in self._ids:
+                logger.warning(
+                    "schedule %s (%s) of workflow %s is no longer in the code, and goes on; "
+                    "end it by: pyengine schedules delete %s",
+                    *(one["id"], one["cron"], one["workflow"], one["id"]),
+                )
+
+    async def _send(self) -> list[dict[str, str]]:
+        """Send what is not recorded, and return the schedules that only older code declared."""
+        sent = msgspec.json.encode(self._unrecorded).decode()
+        answer: dict[str, Any] = msgspec.json.decode(
+            await self._link.run(DECLARE_SCHEDULES, self._workflows, sent)
+        )
+        outcomes: dict[str, str] = answer["outcomes"]
+        for one in self._unrecorded:
+            outcome = outcomes[one["id"]]
+            if outcome in ("created", "replaced"):
+                logger.info("schedule %s of workflow %s: %s", one["id"], one["workflow"], outcome)
+        self._unrecorded = [one for one in self._unrecorded if outcomes[one["id"]] == "locked"]
+        left: list[dict[str, str]] = answer["left"]
+        return left
