@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         StepTimeout,
         Unavailable,
     )
+    from pyengine.replay.compensation import CompensationFailed
     from pyengine.replay.join_sets import JoinSet
     from pyengine.replay.transaction import Transaction
     from pyengine.sources import VERSION as __version__
@@ -83,6 +84,7 @@ __all__ = [
     "CallAborted",
     "CallFailed",
     "Client",
+    "CompensationFailed",
     "Conflict",
     "DecodeError",
     "DeterminismWarning",
@@ -137,6 +139,7 @@ __all__ = [
 _HOMES = {
     "App": "app",
     "Client": "client.client",
+    "CompensationFailed": "replay.compensation",
     "DeterminismWarning": "definitions.determinism.warning",
     "HttpConnectionError": "workflow.http_records",
     "HttpError": "workflow.http_records",

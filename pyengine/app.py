@@ -162,6 +162,7 @@ class App(AppCalls, AppSchedules):
         version: str = "1",
         queue: str | None = None,
         deadline: Duration | None = None,
+        retry: Retry | None = None,
     ) -> _WorkflowDecorator: ...
     def workflow(
         self,
@@ -172,6 +173,7 @@ class App(AppCalls, AppSchedules):
         version: str = "1",
         queue: str | None = None,
         deadline: Duration | None = None,
+        retry: Retry | None = None,
     ) -> Any:
         """Make an async function a workflow; with or without options.
 
@@ -180,7 +182,8 @@ class App(AppCalls, AppSchedules):
             name: its name; the function's name by default.
             version: only workers that know this version run it.
             queue: queue of its runs.
-            deadline: a run that takes longer times out.
+            deadline: a run that takes longer times out, all its attempts together.
+            retry: when a failed run is tried again from its beginning, under the same id; None means never.
 
         Raises:
             InvalidRequest: an option is wrong, or another workflow has that name and version.
@@ -188,7 +191,7 @@ class App(AppCalls, AppSchedules):
 
         def decorate(fn: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
             made: Workflow[..., Any] = make_workflow(
-                fn, name=name, version=version, queue=queue, deadline=deadline
+                fn, name=name, version=version, queue=queue, deadline=deadline, retry=retry
             )
             return self.registry.add_workflow(made)
 

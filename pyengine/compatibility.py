@@ -60,7 +60,8 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         started_at: epoch milliseconds.
         queue: its queue.
         first_child: its first child number.
-        state: as in the view `durable.runs`, or "continued": a generation that continued as new.
+        state: as in the view `durable.runs`, or "continued": a generation that continued as new. One that was
+            tried again has failed.
         outcome: JSON text of its value or error, or of the arguments of the next generation.
         waiting_on: child numbers that it waits for, if it waits.
         rows: JSON text of its rows.
@@ -183,6 +184,9 @@ def _replayed(journal: Journal, workflow: WorkflowDef, codec: Codec) -> _Replaye
         replay.evict()
     if isinstance(end, Halt):
         return _Replayed(None, _of_problem(end))
+    if isinstance(end, ContinueAsNew) and end.error is not None:
+        # whether another attempt follows is a matter of the policy, not of the journal
+        end = Fail(error=end.error)
     ending = _ENDINGS[type(end)]
     found = _of_ended(journal, rows, end, ending) if ended else _of_live(journal, end, ending)
     value = _shape(end.error) if isinstance(end, Fail) else _json(getattr(end, "value", None))

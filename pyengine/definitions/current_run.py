@@ -7,7 +7,7 @@ machine's (replay/call_matcher.py), so that steps and `ctx` need not import it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol
@@ -36,7 +36,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
         started_at_ms: epoch milliseconds of the first event; virtual time 0.
         queue: its queue.
         crashes: number of workers that died while they had it.
-        first_child: its first child number; above 0 after a continue-as-new.
+        first_child: its first child number; above 0 after a continue-as-new or a failed attempt.
+        attempt: which attempt of the run this is; above 1 if the workflow has a retry policy.
     """
 
     id: str
@@ -49,6 +50,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     queue: str = "default"
     crashes: int = 0
     first_child: int = 0
+    attempt: int = 1
 
 
 class StepToken(msgspec.Struct, eq=False, kw_only=True):
@@ -129,6 +131,10 @@ class WorkflowRuntime(Protocol):
     def shield(self, timeout_s: float | None) -> AbstractAsyncContextManager[None]: ...
 
     def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn: ...
+
+    def on_failure(
+        self, undo: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None: ...
 
     def patched(self, change: str) -> bool: ...
 

@@ -58,6 +58,7 @@ class WorkflowDef:
         queue: queue of its runs unless the start names one; None means the default, for a child run the
             parent's.
         deadline_ms: limit of a whole run, milliseconds; a longer one times out; None means no limit.
+        retry: how often and when a failed run is tried again from its beginning.
         signature: binds, encodes and decodes its arguments and result.
     """
 
@@ -66,6 +67,7 @@ class WorkflowDef:
     version: str = "1"
     queue: str | None = None
     deadline_ms: int | None = None
+    retry: Retry = NO_RETRY
     signature: Signature = field(repr=False)
 
     def digest(self, loop_version: int | str) -> str:

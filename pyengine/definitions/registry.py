@@ -217,6 +217,7 @@ def make_workflow(
     version: str = "1",
     queue: str | None = None,
     deadline: Duration | None = None,
+    retry: Retry | None = None,
 ) -> Workflow[P, R]:
     """Return the workflow around an async function.
 
@@ -226,6 +227,7 @@ def make_workflow(
         version: raise it when existing runs must stay with the old code.
         queue: queue of its runs.
         deadline: limit of a whole run.
+        retry: when a failed run is tried again from its beginning; None means never.
 
     Raises:
         InvalidRequest: an option is wrong, or the function is not async.
@@ -237,6 +239,8 @@ def make_workflow(
     given: object = version
     if not (isinstance(given, str) and given):
         raise InvalidRequest(f'workflow {chosen}: version is a text such as "2", not {version!r}')
+    if retry is not None and not isinstance(retry, Retry):
+        raise InvalidRequest(f"workflow {chosen}: retry is a Retry(...), not {retry!r}")
     return Workflow(
         WorkflowDef(
             fn=fn,
@@ -244,6 +248,7 @@ def make_workflow(
             version=version,
             queue=None if queue is None else check_queue(queue, what=f"workflow {chosen}"),
             deadline_ms=optional_limit(deadline, what=f"workflow {chosen}, deadline"),
+            retry=retry or NO_RETRY,
             signature=Signature(fn, f"workflow {chosen}"),
         )
     )
@@ -271,8 +276,7 @@ class Registry:
         known = self._steps.setdefault(definition.name, definition)
         refuse_second(known.fn, definition.fn, f"step {definition.name!r}")
         self._steps[definition.name] = definition
-        for cls in (*definition.retry.only, *definition.retry.unless):
-            self.add_error(cls)
+        self._add_errors(definition.retry)
         return step
 
     def add_workflow(self, workflow: Workflow[P, R]) -> Workflow[P, R]:
@@ -286,6 +290,7 @@ class Registry:
         known = self._workflows.setdefault(at, definition)
         refuse_second(known.fn, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
         self._workflows[at] = definition
+        self._add_errors(definition.retry)
         warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
         return workflow
 
@@ -308,6 +313,10 @@ class Registry:
         """Let an exception class be read back from the journal by its module and name."""
         self.errors[recorded_module(cls), cls.__qualname__] = cls
         return cls
+
+    def _add_errors(self, retry: Retry) -> None:
+        for cls in (*retry.only, *retry.unless):
+            self.add_error(cls)
 
     def find(self, name: str, version: str | None = None) -> WorkflowDef | None:
         """Return a workflow by name, or None; without a version: version "1", or the only one."""

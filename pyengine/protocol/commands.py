@@ -278,17 +278,28 @@ class Cancelled(_Tagged, frozen=True, kw_only=True, tag="cancel"):
     """The workflow ended after a cancellation request and its clean-up."""
 
 
-class ContinueAsNew(_Tagged, frozen=True, kw_only=True, tag="continue", rename={"children": "on"}):
+class ContinueAsNew(
+    _Tagged,
+    frozen=True,
+    kw_only=True,
+    tag="continue",
+    rename={"children": "on", "retry_in_ms": "retry_in"},
+):
     """The run goes on as a new execution with a journal of its own.
 
     Args:
         value: JSON text of its arguments.
         children: its first child number, then the numbers of receives whose signals came and were not read:
             the new execution receives these signals again.
+        error: JSON text of the failure after which the run is tried again; it then receives every signal
+            again. None for continue-as-new.
+        retry_in_ms: with `error`: milliseconds until the next attempt.
     """
 
     value: str
     children: tuple[int, ...]
+    error: str | None = None
+    retry_in_ms: int | None = None
 
 
 End: TypeAlias = Suspend | Complete | Fail | Halt | Cancelled | ContinueAsNew
@@ -320,6 +331,8 @@ def weight(commands: Iterable[Command], end: Ending | None) -> int:
             pass
         case Complete(value=text) | ContinueAsNew(value=text) | Fail(error=text) | Halt(problem=text):
             size += text_bytes(text)
+            if isinstance(end, ContinueAsNew):
+                size += text_bytes(end.error or "")
     return size
 
 

@@ -47,6 +47,7 @@ from pyengine.protocol.commands import (
 )
 from pyengine.protocol.journal import SCHEDULING_STEPS, RowType
 from pyengine.replay.call_sequence import NOTHING, CallSequence, Match
+from pyengine.replay.compensation import Compensations
 from pyengine.replay.completions import read_into
 from pyengine.replay.history import History, describe_call
 from pyengine.replay.join_sets import JoinSet
@@ -91,7 +92,10 @@ class CallMatcher:
         new_steps: numbers of open steps not handed out yet; some may have been cancelled since.
         given_up: numbers of open steps whose calls were cancelled since the last advance.
         transactions: its transactions.
+        compensations: what is undone if the run fails or is cancelled; None if nothing is.
     """
+
+    compensations: Compensations | None = None
 
     def __init__(
         self,
@@ -361,6 +365,14 @@ class CallMatcher:
         text = self._workflow.signature.encode(args, kwargs)
         self._codec.check_size(len(text.encode()), f"the input of run {self.run.id}, continued as new")
         raise ContinueAsNewRequest(text)
+
+    def on_failure(
+        self, undo: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Register a call that is made if the run fails or is cancelled."""
+        if self.compensations is None:
+            self.compensations = Compensations(self.loop)
+        self.compensations.add(undo, args, kwargs)
 
     def time_ms(self) -> int:
         """Return the recorded time, epoch milliseconds."""

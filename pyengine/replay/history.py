@@ -120,6 +120,7 @@ class History:
         set_operations: submissions and takes of join sets, which have no numbers of their own.
         open_receives: numbers that the run was suspended on and that no row allocated.
         next_seq: the logical number that the next row will have.
+        run_attempt: which attempt of its run the journal is.
         max_child: the highest child number that a row allocated or the run was suspended on; -1 if none.
         last_command_seq: the last row that the code itself caused, other than by calling a step; -1 if none.
         suspend_seq: the last row that suspended the run; -1 if none.
@@ -137,6 +138,7 @@ class History:
         "max_child_at_cancel",
         "next_seq",
         "open_receives",
+        "run_attempt",
         "set_operations",
         "suspend_seq",
     )
@@ -147,6 +149,7 @@ class History:
         self.set_operations: list[Row] = []
         self.open_receives: set[int] = set()
         self.next_seq = 0
+        self.run_attempt = 1
         self.max_child = -1
         self.last_command_seq = -1
         self.suspend_seq = -1
@@ -178,6 +181,8 @@ class History:
                 self.completions.append(row)
             elif kind == RowType.EXECUTION_AWAITING:
                 self._add_suspension(row)
+            elif kind == RowType.EXECUTION_STARTED:
+                self.run_attempt = row.attempt or 1
             if kind in _MADE_BY_CODE:
                 self.last_command_seq = row.seq
                 if kind in _SET_OPERATIONS:

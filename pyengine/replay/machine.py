@@ -11,10 +11,13 @@ and journal disagree the run halts and nothing is lost.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from functools import cached_property
+
+import msgspec
 
 from pyengine.definitions.current_run import RunInfo, scope
 from pyengine.definitions.definition import WorkflowDef
@@ -39,6 +42,7 @@ from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.call_matcher import CallMatcher, ContinueAsNewRequest
 from pyengine.replay.call_sequence import describe_end
 from pyengine.replay.cancellation import REPEATS_MAX, Cancellation
+from pyengine.replay.compensation import CompensationFailed
 from pyengine.replay.completions import complete, fire_at_ms
 from pyengine.replay.history import History, add_outcomes
 from pyengine.replay.transaction_log import Transactions
@@ -87,6 +91,7 @@ class Replay:
         self.workflow = workflow
         self.run = run
         self._codec = codec
+        self._randomness = randomness
         self._history = History()
         self._matcher = CallMatcher(
             workflow, run, self._history, now_ms=now_ms, randomness=randomness, codec=codec
@@ -180,7 +185,7 @@ class Replay:
                 self.finished = True
                 self.evict()
         elif isinstance(self._end, ContinueAsNew):
-            self._end = self._continue_as_new(self._end.value)
+            self._end = self._next_generation(self._end)
         return self._collect()
 
     def evict(self) -> None:
@@ -233,6 +238,7 @@ class Replay:
         if not self._loop.idle or transacting or sequence.cancellation.applied:
             self._run_until_idle(main)
         while self._applied < len(completions):
+            main = self._main or main
             if main.done() or sequence.dead or (transacting and self.in_transaction):
                 return
             row = completions[self._applied]
@@ -250,6 +256,8 @@ class Replay:
             self._answer_transactions()
         if self._sequence.cancellation.applied:
             self._cancellation.repeat(main, self._run_ready)
+        if self._matcher.compensations is not None and main.done():
+            self._compensate(main)
 
     def _run_ready(self) -> None:
         """Run everything that is ready, and answer recorded transactions from the journal."""
@@ -260,7 +268,26 @@ class Replay:
         while self._transacting and self.transactions.answer_recorded():
             self._loop.run_until_idle()
 
+    def _compensate(self, main: DeterministicTask) -> None:
+        """Undo what the code has done, if it failed or was cancelled, in a task that ends as it did."""
+        error = asyncio.CancelledError() if main.cancelled() else main.exception()
+        if error is None:
+            try:
+                self._written(main)
+            except EngineError as refused:
+                error = refused
+        compensations, self._matcher.compensations = self._matcher.compensations, None
+        if compensations is None or error is None or isinstance(only_error(error), ContinueAsNewRequest):
+            return
+        name = f"{self.run.workflow}, compensations"
+        self._main = self._loop.create_task(compensations.run(error), name=name, context=self._context())
+        self._run_until_idle(self._main)
+
     def _start(self) -> DeterministicTask | None:
+        if self._history.run_attempt > 1:
+            self.run = self._sequence.run = msgspec.structs.replace(
+                self.run, attempt=self._history.run_attempt
+            )
         try:
             args, kwargs = self.workflow.signature.decode(self.run.param)
             coroutine = self.workflow.fn(*args, **kwargs)
@@ -336,27 +363,46 @@ class Replay:
         error = main.exception()
         request = only_error(error)
         if isinstance(request, ContinueAsNewRequest):
-            return self._continue_as_new(request.param)
+            return self._next_generation(ContinueAsNew(value=request.param, children=()))
         if error is None:
-            where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
             try:
-                return Complete(value=self._codec.write(self.workflow.signature.result, main.result(), where))
+                return Complete(value=self._written(main))
             except EngineError as refused:
                 error = refused
         hint = nested_loop_hint(error)
         if hint is not None:
             error.add_note(hint)
-        return self._failed(error)
+        return self._next_attempt(error)
 
-    def _continue_as_new(self, param: str) -> End:
-        """Return the ending of a run that continues as new, by all rows in the journal now."""
+    def _written(self, main: DeterministicTask) -> str:
+        """Return the result of code that returned, as JSON text.
+
+        Raises:
+            EngineError: it cannot be recorded.
+        """
+        where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
+        return self._codec.write(self.workflow.signature.result, main.result(), where)
+
+    def _next_attempt(self, error: BaseException) -> End:
+        """Return how code that failed ends: as failed, or to be tried again by the policy of its workflow."""
+        failure = self._failed(error)
+        if isinstance(error, CompensationFailed):
+            return failure
+        delay_ms = self.workflow.retry.delay_ms(self.run.attempt, error, self._randomness)
+        if delay_ms is None:
+            return failure
+        again = ContinueAsNew(value=self.run.param, children=(), error=failure.error, retry_in_ms=delay_ms)
+        return self._next_generation(again)
+
+    def _next_generation(self, end: ContinueAsNew) -> End:
+        """Return the ending of a run that begins another journal, by all rows in the journal now."""
         if self._sequence.cancellation.requested:
             # a run that was asked to end does not begin again
-            return Cancelled()
+            return Cancelled() if end.error is None else Fail(error=end.error)
         rows = self._history.completions[self._applied :]
         late = [row.child for row in rows if row.type == _SIGNAL_RECEIVED and row.child is not None]
         unread = sorted([*self._matcher.inboxes.unconsumed(), *late])
-        return ContinueAsNew(value=param, children=(self._sequence.next_child, *unread))
+        return msgspec.structs.replace(end, children=(self._sequence.next_child, *unread))
 
     def _failed(self, error: BaseException) -> Fail:
         return Fail(error=self._codec.encode_error(error))

@@ -23,6 +23,7 @@ from pyengine.definitions.sql_steps import service_call, sql_arguments, sql_step
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import type_codec
 from pyengine.workflow.context_calls import ContextCalls
+from pyengine.workflow.context_failures import ContextFailures
 from pyengine.workflow.context_rpc import ContextRpc
 from pyengine.workflow.context_values import EPOCH, ContextValues
 from pyengine.workflow.context_waits import ContextWaits
@@ -44,7 +45,7 @@ def _text(value: object, bytes_max: int, kind: str) -> str:
     return value
 
 
-class Context(ContextValues, ContextWaits, ContextCalls, ContextRpc):
+class Context(ContextValues, ContextWaits, ContextCalls, ContextRpc, ContextFailures):
     """The interface of the engine for workflow code; use the module's `ctx`."""
 
     __slots__ = ()

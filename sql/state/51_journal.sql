@@ -36,7 +36,8 @@ comment on column durable._journal.bucket is 'Partition: the bucket of the execu
 comment on column durable._journal.seq is 'First sequence number of the row.';
 comment on column durable._journal.ts is 'Instant of the transaction''s writes; replay never uses it.';
 comment on column durable._journal.child is 'Number of the child that the row is about.';
-comment on column durable._journal.attempt is 'Attempt of the invocation, from 1; of a signal its delivery number; of a member its join set.';
+comment on column durable._journal.attempt is
+  'Attempt of the invocation, from 1; of a signal its delivery number; of a member its join set; of ExecutionStarted the attempt of the run, null for the first.';
 comment on column durable._journal.type is 'The type of the row: one of durable.journal_types(), which gives its logical events.';
 comment on column durable._journal.name is 'Function, workflow or promise name: compared on every replay.';
 comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';

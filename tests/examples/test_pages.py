@@ -121,7 +121,7 @@ def unknown_names(text: str) -> set[str]:
     """Functions, views, methods and files that a text names and that do not exist."""
     unknown = {f"durable.{name}" for name in re.findall(r"\bdurable\.(\w+)", text) if name not in schema()}
     for owner, home in (("ctx", type(ctx)), ("client", Client), ("run", Run)):
-        names = set(re.findall(rf"`{owner}\.([a-z]\w+)", text)) - {"promises"}
+        names = set(re.findall(rf"`{owner}\.([a-z]\w+)", text)) - {"promises", "schedules"}
         unknown |= {f"{owner}.{name}" for name in names if not hasattr(home, name)}
     known = set(files())
     folders = {str(parent) for path in known for parent in Path(path).parents}

@@ -51,7 +51,10 @@ NOW = "durable._now_ms()"
 HEAD = "(select head from durable._promises where id = '{}')"
 H = "update durable._executions set {} where id = '{}'"
 APPEND = f"select durable._append(array[row({HEAD}, '{{}}', {{}})::durable._event], {NOW})"
-ANEW = f"select durable._continue_as_new('{{}}', {HEAD}, 0, '{{{{}}}}', '[]', {NOW})"
+ANEW = (
+    f"select durable._begin_generation('{{}}', {HEAD}, array[0], "
+    f"row('continue', null, null, '[]', null, null, null)::durable._ending, {NOW})"
+)
 FORGETS = "create or replace function durable.{} returns {} language sql as $$ select {} $$"
 
 
@@ -114,12 +117,14 @@ FORBIDDEN: dict[str, Forbidden] = {
         APPEND.format("asleep", "execution_resumed", "null, null, null, null, null")
     ),
     "consistent_generation_follows_an_end": Forbidden(
-        f"select durable._next_head({HEAD.format('plain')}, 0, '[]', {NOW})"
+        f"select durable._next_head({HEAD.format('plain')}, 0, '[]', null, {NOW})"
     ),
     "consistent_signals_are_carried": Forbidden(
         ANEW.format("held", "held"),
         FORGETS.format(
-            "_carry_signals(p_old bigint, p_new bigint, p_unseen integer[], p_now bigint)", "void", ""
+            "_carry_signals(p_old bigint, p_new bigint, p_unseen integer[], p_all boolean, p_now bigint)",
+            "void",
+            "",
         ),
     ),
     "consistent_generation_lets_go": Forbidden(

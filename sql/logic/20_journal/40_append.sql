@@ -397,16 +397,18 @@ $$;
 comment on function durable._bucket(bigint) is
   'The partition for a run that starts now: the one of this week, else the newest one before it, so that no start fails because a partition is missing.';
 
-create or replace function durable._write_started(p_executions bigint[], p_bucket integer, p_data text, p_now bigint)
+create or replace function durable._write_started(
+  p_executions bigint[], p_bucket integer, p_data text, p_now bigint, p_attempt integer default null)
 returns void language plpgsql volatile
 as $$
 begin
-  insert into durable._journal (bucket, execution, seq, ts, type, data)
-  select p_bucket, e, 0, p_now, 'execution_started', durable._stored_text(p_bucket, e, p_data) from unnest(p_executions) e;
+  insert into durable._journal (bucket, execution, seq, ts, type, attempt, data)
+  select p_bucket, e, 0, p_now, 'execution_started', p_attempt, durable._stored_text(p_bucket, e, p_data)
+  from unnest(p_executions) e;
 end
 $$;
-comment on function durable._write_started(bigint[], integer, text, bigint) is
-  'Writes the first row of new journals. p_data: data that the promise does not have, which is the input of a later generation or the data of a client.';
+comment on function durable._write_started(bigint[], integer, text, bigint, integer) is
+  'Writes the first row of new journals. p_data: data that the promise does not have, which is the input of a later generation or the data of a client. p_attempt: the attempt of the run, from 2 on; null for the first.';
 
 create or replace function durable._copy_rows(
   p_from bigint, p_to bigint, p_seqs integer[], p_changed integer[], p_types durable.row_type[], p_data text[])

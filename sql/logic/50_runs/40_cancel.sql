@@ -120,6 +120,17 @@ $$;
 comment on function durable._request_cancel(text[], text, bigint, bigint) is
   'Phase one: writes CancelRequested, and makes runs that wait, are postponed or halted ready, so that a worker takes them through their clean-up. A second request changes nothing.';
 
+create or replace function durable._is_between_attempts(p_task durable._tasks, p_now bigint)
+returns boolean language sql stable
+as $$
+  select p_task.state = 'pending' and p_task.retry_at > p_now and p_task.crashes = 0
+         and (select count(*) from durable._executions h
+              where h.execution = p_task.execution and h.previous is not null and h.suspend_seq is null
+                and h.next_child = h.first_child and h.open_steps = '{}') > 0
+$$;
+comment on function durable._is_between_attempts(durable._tasks, bigint) is
+  'True for a run that failed and waits for its next attempt, whose code has not begun.';
+
 create or replace function durable._cancel_locked(
   p_ids text[], p_reason text, p_grace_ms bigint, p_force boolean, p_now bigint)
 returns text[] language plpgsql volatile
@@ -129,13 +140,14 @@ declare
   v_asked text[];
 begin
   v_never := array(select t.id from durable._tasks t
-                   where t.id = any (p_ids) and (coalesce(p_force, false) or t.version = 0 or t.execution is null) order by t.id);
+                   where t.id = any (p_ids) and (coalesce(p_force, false) or t.version = 0 or t.execution is null
+                                                 or durable._is_between_attempts(t, p_now)) order by t.id);
   v_asked := array(select unnest(p_ids) except select unnest(v_never));
   return durable._request_cancel(v_asked, p_reason, p_grace_ms, p_now) || durable._cancel_at_once(v_never, p_reason, p_now);
 end
 $$;
 comment on function durable._cancel_locked(text[], text, bigint, boolean, bigint) is
-  'Cancels live runs that the caller holds: a run that never ran ends at once, so does a call to a protocol client, whose worker is fenced, and with force every run; the others get a request. Answers the queues that got ready tasks.';
+  'Cancels live runs that the caller holds: a run that never ran, or that waits for its next attempt, ends at once, so does a call to a protocol client, whose worker is fenced, and with force every run; the others get a request. Answers the queues that got ready tasks.';
 
 create or replace function durable._grace_ms(p_grace interval)
 returns bigint language plpgsql stable

@@ -1,6 +1,8 @@
--- Continue-as-new: a run keeps its id, its promise and its child numbers, and begins a new journal under another head.
+-- Continue-as-new, and the next attempt of a run that failed: the run keeps its id, its promise and its child numbers, and
+-- begins a new journal under another head.
 
-create or replace function durable._next_head(p_old bigint, p_first integer, p_param text, p_now bigint)
+create or replace function durable._next_head(
+  p_old bigint, p_first integer, p_param text, p_attempt integer, p_now bigint)
 returns durable._executions language plpgsql volatile
 as $$
 declare
@@ -15,14 +17,15 @@ begin
           v_old.digest, v_old.abandoned, durable._bucket(p_now), 1,
           greatest(p_first, v_old.next_child), greatest(p_first, v_old.next_child))
   returning * into v_new;
-  perform durable._write_started(array[v_new.execution], v_new.bucket, p_param, p_now);
+  perform durable._write_started(array[v_new.execution], v_new.bucket, p_param, p_now, p_attempt);
   return v_new;
 end
 $$;
-comment on function durable._next_head(bigint, integer, text, bigint) is
-  'Creates head and ExecutionStarted of the next generation. The key moves to the new head. Child numbers continue, because they are part of ids.';
+comment on function durable._next_head(bigint, integer, text, integer, bigint) is
+  'Creates head and ExecutionStarted of the next generation; p_attempt, if it is another attempt of the run. The key moves to the new head. Child numbers continue, because they are part of ids.';
 
-create or replace function durable._carry_signals(p_old bigint, p_new bigint, p_unseen integer[], p_now bigint)
+create or replace function durable._carry_signals(
+  p_old bigint, p_new bigint, p_unseen integer[], p_all boolean, p_now bigint)
 returns void language plpgsql volatile
 as $$
 declare
@@ -32,7 +35,7 @@ begin
   select p_new, s.name, row_number() over (partition by s.name order by s.delivery), s.key, s.data
   from durable._inboxes i
   join durable._signals s on s.execution = i.execution and s.name = i.name
-  where i.execution = p_old and (s.delivery > i.received or (s.name, s.delivery) in (
+  where i.execution = p_old and (p_all or s.delivery > i.received or (s.name, s.delivery) in (
     select j.name, j.attempt from durable._journal j
     where j.execution = p_old and j.type = 'signal_received' and j.child = any (p_unseen)));
   v_events := array(select row(p_new, 'signal_delivered', null, s.delivery, s.name, null, null)::durable._event
@@ -40,8 +43,8 @@ begin
   perform durable._append(v_events, p_now);
 end
 $$;
-comment on function durable._carry_signals(bigint, bigint, integer[], bigint) is
-  'Delivers again, numbered from 1, the signals that were not received, and those that the receives p_unseen got after the code had given them up.';
+comment on function durable._carry_signals(bigint, bigint, integer[], boolean, bigint) is
+  'Delivers again, numbered from 1, the signals that were not received, and those that the receives p_unseen got after the code had given them up; or all (p_all), for code that begins again.';
 
 create or replace function durable._let_children_go(p_id text, p_execution bigint)
 returns void language plpgsql volatile
@@ -60,30 +63,48 @@ $$;
 comment on function durable._let_children_go(text, bigint) is
   'Removes the callbacks of children that are still pending, because the generation that started them has ended. The sweep ends its waits for rows.';
 
-create or replace function durable._continue_as_new(
-  p_id text, p_old bigint, p_first integer, p_unseen integer[], p_param text, p_now bigint)
+create or replace function durable._attempt_of(p_execution bigint)
+returns integer language plpgsql stable
+as $$
+begin
+  return coalesce((select j.attempt from durable._executions h
+                   join durable._journal j on j.execution = any (array[h.execution]) and j.bucket = h.bucket and j.seq = 0
+                   where h.execution = p_execution), 1);
+end
+$$;
+comment on function durable._attempt_of(bigint) is 'Which attempt of its run a journal is, from 1.';
+
+create or replace function durable._begin_generation(
+  p_id text, p_old bigint, p_children integer[], p_ending durable._ending, p_now bigint)
 returns text language plpgsql volatile
 as $$
 declare
+  v_again boolean := p_ending.error is not null;
   v_new durable._executions;
+  v_end jsonb;
   v_queue text;
 begin
-  perform durable._interrupt(array[p_old], 'continued as new', p_now);
+  perform durable._interrupt(array[p_old], case when v_again then 'tried again' else 'continued as new' end, p_now);
   perform durable._let_children_go(p_id, p_old);
-  v_new := durable._next_head(p_old, p_first, p_param, p_now);
-  perform durable._append(array[row(p_old, 'execution_completed', null, null, null, null,
-                                    jsonb_build_object('continued_as', v_new.execution)::text)::durable._event], p_now);
-  perform durable._carry_signals(p_old, v_new.execution, p_unseen, p_now);
+  v_new := durable._next_head(p_old, coalesce(p_children[1], 0), p_ending.value,
+                              case when v_again then durable._attempt_of(p_old) + 1 end, p_now);
+  v_end := jsonb_build_object('continued_as', v_new.execution)
+           || case when v_again then jsonb_build_object('error', durable._json(p_ending.error)) else '{}' end;
+  perform durable._append(
+    array[row(p_old, case when v_again then 'execution_failed'::durable.row_type else 'execution_completed' end, null, null,
+              null, null, v_end::text)::durable._event], p_now);
+  perform durable._carry_signals(p_old, v_new.execution, coalesce(p_children[2:], '{}'), v_again, p_now);
   update durable._promises p set head = v_new.execution where p.id = p_id;
   update durable._tasks t
-  set execution = v_new.execution, state = 'pending', retry_at = p_now, pid = null, ttl = null, expires_at = null, crashes = 0,
+  set execution = v_new.execution, state = 'pending', pid = null, ttl = null, expires_at = null, crashes = 0,
+      retry_at = p_now + least(greatest(coalesce(p_ending.retry_in, 0), 0), durable._never() - p_now),
       preference = t.pid, prefer_until = durable._prefer_until(t.pid, p_now)
-  where t.id = p_id returning t.queue into v_queue;
+  where t.id = p_id returning case when t.retry_at <= p_now then t.queue end into v_queue;
   return v_queue;
 end
 $$;
-comment on function durable._continue_as_new(text, bigint, integer, integer[], text, bigint) is
-  'Ends a journal and begins the next one of the same run, with new arguments. The caller holds promise, task and head. Answers the queue of the task, which is ready.';
+comment on function durable._begin_generation(text, bigint, integer[], durable._ending, bigint) is
+  'Ends a journal and begins the next one of the same run: with new arguments, or after a failure (error) with the same ones and every signal, once retry_in is over. The first of p_children is the next child number; the others are receives whose signals the code never saw. The caller holds promise, task and head. Answers the queue of the task, if it is ready.';
 
 create or replace function durable._end_continues(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -98,33 +119,34 @@ begin
     where b.verdict = 'ok' and (b.ending)."do" = 'continue' and h.status = 'running'
       and durable._has_seen(row(b.*)::durable._run_report, h) order by b.id
   loop
-    v_queues := v_queues || durable._continue_as_new(
-      v_report.id, v_report.execution, coalesce((v_report.ending)."on"[1], 0), coalesce((v_report.ending)."on"[2:], '{}'),
-      (v_report.ending).value, p_now);
+    v_queues := v_queues || durable._begin_generation(
+      v_report.id, v_report.execution, coalesce((v_report.ending)."on", '{}'), v_report.ending, p_now);
   end loop;
-  return v_queues;
+  return array_remove(v_queues, null);
 end
 $$;
 comment on function durable._end_continues(durable._run_report[], bigint) is
-  'Continues the runs whose reports ask for it and whose code has seen everything. The first element of "on" is the next child number; the others are receives whose signals the code never saw. One run after the other, because continue-as-new is rare and long journals are behind it.';
+  'Begins the next generation of the runs whose reports ask for it and whose code has seen everything. One run after the other, because continue-as-new is rare and long journals are behind it.';
 
 create or replace function durable.generations(id text)
 returns table (generation integer, execution bigint, status text, started_at timestamptz, ended_at timestamptz, events integer,
-               first_child integer, next_child integer, args jsonb)
+               first_child integer, next_child integer, args jsonb, attempt integer, error jsonb)
 language plpgsql volatile
 as $$
 begin
   perform durable._find_run($1);
   return query
   with recursive chain as (
-    select h.*, 1 as depth, durable._input(p.param_headers, p.param_data) as param_data
+    select h.*, 1 as depth, durable._input(p.param_headers, p.param_data) as param_data,
+           durable._json(durable._error_of(p.state, p.value_data)) as error
     from durable._promises p join durable._executions h on h.execution = any (array[p.head]) where p.id = $1
     union all
-    select h.*, c.depth + 1, c.param_data from chain c join durable._executions h on h.execution = any (array[c.previous])
+    select h.*, c.depth + 1, c.param_data, null from chain c join durable._executions h on h.execution = any (array[c.previous])
   )
   select (row_number() over (order by c.depth desc))::integer, c.execution, c.status, durable._at(s.ts), durable._at(e.ts),
          c.next_seq, c.first_child, c.next_child,
-         durable._json(case when c.previous is null then c.param_data else s.data end)
+         durable._json(case when c.previous is null then c.param_data else s.data end), coalesce(s.attempt, 1),
+         case when e.type = 'execution_failed' then coalesce(durable._json(e.data) -> 'error', c.error) end
   from chain c
   join durable._journal s on s.execution = any (array[c.execution]) and s.bucket = c.bucket and s.seq = 0
   left join durable._journal e on e.execution = any (array[c.execution]) and e.bucket = c.bucket and e.seq = c.next_seq - 1
@@ -133,4 +155,4 @@ begin
 end
 $$;
 comment on function durable.generations(text) is
-  'The journals of a run, oldest first: one for each time that it continued as new, and the present one. The earlier ones are closed; the children that they started go on independently. WF001.';
+  'The journals of a run, oldest first: one for each time that it continued as new, or failed and was tried again, and the present one. The earlier ones are closed; the children that they started go on independently. attempt: of the run, from 1; error: how that journal failed. WF001.';

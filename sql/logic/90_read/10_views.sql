@@ -293,8 +293,8 @@ as $$
     when p_event = 'ExecutionStarted' then durable._started_payload(durable._json(p_row.data), p_head, p_own)
     when p_event = 'ExecutionCompleted' and p_row.data is not null then durable._json(p_row.data)
     when p_event = 'ExecutionCompleted' then jsonb_build_object('result', durable._json(p_own.value_data))
-    when p_event = 'ExecutionFailed' then jsonb_build_object(
-      'error', durable._with_kind(durable._json(durable._error_of(p_own.state, p_own.value_data))))
+    when p_event = 'ExecutionFailed' then jsonb_build_object('error', durable._with_kind(coalesce(
+      durable._json(p_row.data) -> 'error', durable._json(durable._error_of(p_own.state, p_own.value_data)))))
     when p_event = 'CancelRequested' and p_row.data is not null then durable._json(p_row.data)
     when p_event in ('CancelRequested', 'ExecutionCancelled') then jsonb_build_object(
       'reason', durable._reason(durable._json(durable._error_of(p_own.state, p_own.value_data))))
@@ -349,7 +349,7 @@ as $$
   order by e.seq
 $$;
 comment on function durable.generation_events(text, integer) is
-  'The events of one journal of a run that continued as new: select * from durable.generation_events(''order-42'', 1). The view journal_events has those of the present one. WF001.';
+  'The events of one journal of a run that continued as new or was tried again: select * from durable.generation_events(''order-42'', 1). The view journal_events has those of the present one. WF001.';
 
 create or replace view durable.workers as
 select w.id, case when w.missing_at is not null then 'missing' when w.present then 'present' else 'by lease only' end as presence,
@@ -387,15 +387,15 @@ comment on function durable.journal_list_v1(text[], boolean) is
 create or replace function durable._passed_on(p_head durable._executions)
 returns text language sql stable
 as $$
-  select s.data
+  select case c.type when 'execution_failed' then (c.data::jsonb -> 'error')::text else s.data end
   from durable._journal c
   join durable._executions n on n.execution = any (array[(c.data::jsonb ->> 'continued_as')::bigint])
   join durable._journal s on s.execution = any (array[n.execution]) and s.bucket = n.bucket and s.seq = 0
   where c.execution = p_head.execution and c.bucket = p_head.bucket and c.seq = p_head.next_seq - 1
-    and c.type = 'execution_completed'
+    and durable._ends_run(c.type)
 $$;
 comment on function durable._passed_on(durable._executions) is
-  'Arguments that a generation which continued as new passed to the next one; null for any other.';
+  'Arguments that a generation which continued as new passed to the next one, or the error of one that was tried again; null for any other.';
 
 create or replace function durable.journals_v1(p_executions bigint[])
 returns table (execution bigint, id text, workflow text, version text, param text, started_at bigint, queue text,
@@ -405,7 +405,7 @@ as $$
          case when h.previous is null then durable._input(p.param_headers, p.param_data) else r.input end,
          r.started_at,
          coalesce(t.queue, durable._queue_of(p.target)), h.first_child,
-         case when p.head is distinct from h.execution then 'continued'
+         case when p.head is distinct from h.execution then case h.status when 'failed' then 'failed' else 'continued' end
               else durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) end,
          case when p.head is distinct from h.execution then durable._passed_on(h)
               when p.state = 'resolved' then p.value_data

@@ -9,11 +9,11 @@ as $$
   from durable._journal j
   join durable._executions n on n.execution = any (array[(durable._json(j.data) ->> 'continued_as')::bigint])
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.next_seq - 1
-    and j.type = 'execution_completed'
+    and durable._ends_run(j.type)
     and n.previous = p_head.execution
 $$;
 comment on function durable._follower(durable._executions) is
-  'The next generation of a run that continued as new, as the last row of this one names it.';
+  'The next generation of a run that continued as new or was tried again, as the last row of this one names it.';
 
 create or replace function durable._check_heads(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable

@@ -284,7 +284,7 @@ as $$
   left join durable._executions b on b.execution = any (array[h.previous])
   cross join lateral (select durable._follower(b) as execution) n
   cross join lateral (values
-    ('generation_follows_one_that_ended', b.id is distinct from h.id or b.status <> 'completed'
+    ('generation_follows_one_that_ended', b.id is distinct from h.id or b.status not in ('completed', 'failed')
       or n.execution is distinct from h.execution),
     ('generation_numbers_go_on', h.first_child < b.next_child),
     ('generation_has_one_successor', n.execution <> h.execution)
