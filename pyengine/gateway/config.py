@@ -7,6 +7,7 @@ command line, starting anything.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ __all__ = ["GatewayConfig", "is_loopback"]
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_BODIES_BYTES = 256 * 1024 * 1024
+
+_HOST = re.compile(r"[^\s/@]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +90,16 @@ class GatewayConfig:
     push_in_all: int = 256
 
     def check(self) -> None:
-        """Refuse to serve without tokens where other machines can reach, and limits that contradict others.
+        """Refuse to serve without tokens where other machines can reach, hosts and limits that make no sense.
 
         Raises:
-            InvalidRequest: it does, or they do.
+            InvalidRequest: there is one of these.
         """
+        for name in self.push_private:
+            if not _HOST.fullmatch(name):
+                raise InvalidRequest(
+                    f"{name!r} is no host that messages may be pushed to", hint="NAME, NAME:PORT or .NAME"
+                )
         if self.auth_key is None and not self.insecure_no_auth and not is_loopback(self.host):
             raise InvalidRequest(
                 f"{self.host} can be reached from other machines, and no key for tokens is given",

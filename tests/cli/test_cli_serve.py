@@ -22,6 +22,8 @@ from tests.crash.processes import launch, stop
         (["--auth-key", "no-such-file"], "the key file no-such-file cannot be read"),
         (["--port", "70000"], "65535"),
         (["--max-body", "4096", "--max-bodies", "2048"], "all bodies together may have 2048 bytes"),
+        (["--push-token", "no-such-file"], "the token for receivers in no-such-file cannot be read"),
+        (["--push-private", "http://fn.example"], "is no host that messages may be pushed to"),
     ],
 )
 def test_options_that_cannot_be(at_database: Command, words: list[str], message: str) -> None:

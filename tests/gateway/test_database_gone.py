@@ -4,11 +4,13 @@ streams; with it, it goes on."""
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import psycopg
 import pytest
 
 from pyengine.admin import migrate
@@ -16,6 +18,8 @@ from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import SchemaMismatch
 from tests.conftest import Connection
 from tests.gateway.http_client import WAIT_S, Client, Poll
+from tests.gateway.receivers import Receiver, Reply
+from tests.gateway.test_push import report, unblocks, until
 from tests.support.cluster import make_folder
 from tests.support.gateway import Gateway
 
@@ -44,13 +48,18 @@ def until_status(client: Client, path: str, status: int) -> None:
 @pytest.mark.session("restarts the server")
 def test_the_database_goes_and_comes(own_server: EmbeddedPostgres) -> None:
     """503 with an envelope and Retry-After meanwhile, /ready says so, /health does not; a stream that was
-    open gets what is due afterwards."""
+    open gets what is due afterwards; a report that was taken meanwhile does not come again."""
     migrate.install(own_server.dsn)
     with ExitStack() as stack:
-        gateway = stack.enter_context(Gateway(own_server.dsn))
+        taken = threading.Event()
+        receiver = stack.enter_context(Receiver(lambda got: Reply(status=200 if taken.wait(WAIT_S) else 500)))
+        gateway = stack.enter_context(Gateway(own_server.dsn, push_private=("127.0.0.1",)))
         client = stack.enter_context(Client(gateway.url))
         with Poll(gateway.url, "g", "a") as stream:
+            report(client, "pushed", receiver.url)
+            receiver.next()
             own_server.stop()
+            taken.set()
             answer = client.post(client.envelope("promise.get", id="a"))
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
             assert answer.json()["data"] == "the database is not available"
@@ -66,6 +75,9 @@ def test_the_database_goes_and_comes(own_server: EmbeddedPostgres) -> None:
             client.ask("promise.settle", id="p", state="resolved")
             message = stream.next()
             assert message is not None and message["kind"] == "unblock"
+        with psycopg.connect(own_server.dsn, autocommit=True) as conn:
+            until(lambda: unblocks(conn) == 0)
+        assert len(receiver.got) == 1
 
 
 def test_a_database_without_the_schema(empty_database: Callable[[], str]) -> None:

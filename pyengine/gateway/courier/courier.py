@@ -31,6 +31,7 @@ _LONGEST_S = 1.0
 # hints come by the hundred where many runs start, and most gateways have nothing to push
 _GAP_S = 0.05
 _RENEW_EVERY_S = 0.5
+_LAST_FLUSH_S = 2.0
 _GIVE_UP_S = 24 * 3600.0
 _FIRST_S = 1.0
 _BACKOFF_MAX_S = 3600.0
@@ -70,6 +71,8 @@ class Courier:
         self._not_before_s = 0.0
         self._stopping = False
         self.poller = Poller(self._poll, "pushes", _LONGEST_S)
+        # apart from the polls, because a row that a user has locked can stop an acknowledgment
+        self._flusher = Poller(self._flush, "the acknowledgment of pushes", _LONGEST_S)
         metrics.gauge("pushes_open", "Requests to receivers that are open.", lambda: len(self._requests))
         metrics.gauge("circuits_open", "Addresses that have failed too often.", self._circuits.open_count)
 
@@ -78,13 +81,15 @@ class Courier:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.poller.run())
+                group.create_task(self._flusher.run())
                 group.create_task(self._renew())
         finally:
             for request in self._requests:
                 request.cancel()
             await asyncio.gather(*self._requests, return_exceptions=True)
-            with contextlib.suppress(EngineError):
-                await self._outbox.flush()
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_LAST_FLUSH_S):
+                    await self._outbox.flush()
             await self._client.close()
 
     async def drain(self, patience_s: float) -> None:
@@ -101,7 +106,6 @@ class Courier:
         """Ask for what is due, and begin to send it."""
         await asyncio.sleep(self._not_before_s - self._loop.time())
         now_s = self._loop.time()
-        await self._outbox.flush()
         self._circuits.forget(now_s)
         if self._stopping or len(self._requests) >= self._limits.in_all:
             return None
@@ -136,6 +140,7 @@ class Courier:
             self._outbox.release(push)
         else:
             await self._finish_report(push, answer)
+            self._flusher.wake()
         self.poller.wake()
 
     def _update_circuit(self, push: Push, answer: Answer, begun_s: float) -> None:
@@ -190,6 +195,9 @@ class Courier:
             logger.warning(
                 "reports to %s are given up after a day, %d of them: %s", shown(report.address), count, answer
             )
+
+    async def _flush(self) -> None:
+        await self._outbox.flush()
 
     async def _renew(self) -> None:
         while True:
