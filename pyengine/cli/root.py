@@ -148,10 +148,8 @@ def run(argv: list[str]) -> int:
 def _wants_json(argv: list[str]) -> bool:
     """Whether errors are answered as JSON too."""
     pairs = itertools.pairwise(argv)
-    return (
-        "--json" in argv
-        or "--output=json" in argv
-        or any(one in ("--output", "-o") and form == "json" for one, form in pairs)
+    return not {"--json", "--output=json", "-ojson"}.isdisjoint(argv) or any(
+        one in ("--output", "-o") and form == "json" for one, form in pairs
     )
 
 

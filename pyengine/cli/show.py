@@ -18,7 +18,7 @@ from pyengine.cli.display import timeline
 from pyengine.cli.display.columns import cut_ends
 from pyengine.cli.display.forms import Display
 from pyengine.cli.display.ids import cut, whole_id
-from pyengine.cli.output import clip, compact, printable, span, state_text
+from pyengine.cli.output import clip, compact, printable, span, state_style, state_text
 from pyengine.cli.runs import checked_id, outcome
 from pyengine.errors import NotFound
 
@@ -111,6 +111,8 @@ def _heading(console: Console, details: RunDetails) -> None:
 
 
 def _attributes(console: Console, details: RunDetails) -> None:
+    from rich.text import Text
+
     run, room = details.run, console.width - INDENT
     shown: dict[str, str | None] = {
         "workflow": run.workflow if run.version == "1" else f"{run.workflow} (version {run.version})",
@@ -129,7 +131,9 @@ def _attributes(console: Console, details: RunDetails) -> None:
     for name, value in shown.items():
         if value:
             lines = fitted(console, printable(value), room, OUTCOME_LINES if name == "outcome" else 1)
-            console.print(f"  {name:<{INDENT - 3}} {lines[0]}", soft_wrap=True)
+            text = Text(f"  {name:<{INDENT - 3}} ")
+            text.append(lines[0], style=state_style(value) if name == "state" else "")
+            console.print(text, soft_wrap=True)
             for line in lines[1:]:
                 console.print(" " * INDENT + line, soft_wrap=True)
 

@@ -16,8 +16,9 @@ import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation, explain
-from pyengine.cli.display.ids import whole_ids
-from pyengine.cli.output import clip, listed, printable, table
+from pyengine.cli.display.columns import Column, print_columns
+from pyengine.cli.display.ids import cut_all, whole_ids
+from pyengine.cli.output import clip, listed, printable
 from pyengine.cli.runs import checked_id, checked_text
 from pyengine.database.statements.many_runs import BATCH, MATCHING_RUNS, SETTLE_MANY, SIGNAL_MANY
 from pyengine.database.statements.procedures import Procedure
@@ -169,7 +170,7 @@ def steer_many(
                 ]
         except psycopg.Error as error:
             raise explain(error) from error
-    at.out.answer(outcomes, lambda console: _show_outcomes(console, outcomes, column))
+    at.out.answer(outcomes, lambda console: _show_outcomes(console, at.out.width(), outcomes, column))
     if ids and any(one.outcome not in SUCCESSES for one in outcomes):
         raise typer.Exit(1)
 
@@ -221,16 +222,19 @@ def _show_ids(console: Console, ids: list[str]) -> None:
         console.print(printable(id), soft_wrap=True)
 
 
-def _show_outcomes(console: Console, outcomes: list[Outcome], column: str) -> None:
+def _show_outcomes(console: Console, width: int | None, outcomes: list[Outcome], column: str) -> None:
     """Print the number of each outcome, and a line for each id, failures first."""
     counts = Counter(one.outcome for one in outcomes)
     parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.most_common()]
     console.print(", ".join(parts) or "none", soft_wrap=True)
-    shown = table("ID", "OUTCOME", column)
-    for one in sorted(outcomes, key=lambda one: one.outcome == "done")[:LINES]:
-        shown.add_row(printable(one.id), one.outcome.replace("_", " "), one.state or "")
+    shown = sorted(outcomes, key=lambda one: one.outcome == "done")[:LINES]
+    columns = [
+        Column(title="ID", cells=[printable(one.id) for one in shown], rank=0, least=20, cut=cut_all),
+        Column(title="OUTCOME", cells=[one.outcome.replace("_", " ") for one in shown], rank=1),
+        Column(title=column, cells=[one.state or "" for one in shown], rank=2),
+    ]
     if outcomes:
-        console.print(shown)
+        print_columns(console, columns, width)
     if len(outcomes) > LINES:
         console.print(f"and {len(outcomes) - LINES} more: --json lists all")
 

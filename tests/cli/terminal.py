@@ -90,6 +90,10 @@ class Terminal:
         """Press keys."""
         os.write(self._ours, keys)
 
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._process.terminate()
+
     def end(self, timeout_s: float = 30) -> tuple[int, str]:
         """Wait for the end of the command; return its exit code and all that it has printed."""
         ends_at = time.monotonic() + timeout_s

@@ -116,6 +116,18 @@ def test_the_captures_of_the_documentation(dsn: str, name: str) -> None:
 
 
 @pytest.mark.usefixtures("scene")
+@pytest.mark.parametrize(
+    ("columns", "words"), [(80, ("show", IMPORT)), (40, ("show", FAILED)), (30, ("ps", "-a"))]
+)
+def test_nothing_wraps(dsn: str, columns: int, words: tuple[str, ...]) -> None:
+    """Trees, long errors and very narrow lists fit too."""
+    with Terminal(dsn, *words, columns=columns) as terminal:
+        code, printed = terminal.end()
+    assert code == 0
+    assert [line for line in plain(printed).splitlines() if cell_len(line) > columns] == []
+
+
+@pytest.mark.usefixtures("scene")
 def test_ids_of_a_list_can_be_pasted(dsn: str, conn: Connection, at_database: Any) -> None:
     """Each id of a narrow list, as it is printed there, finds its run in every command."""
     with Terminal(dsn, "ps", "--all") as terminal:
@@ -126,6 +138,9 @@ def test_ids_of_a_list_can_be_pasted(dsn: str, conn: Connection, at_database: An
     whole = [id for (id,) in conn.execute("select id from durable.newest").fetchall()]
     assert [at_database("show", id, "--json").document["run"]["id"] for id in pasted] == whole
     assert [id for id in pasted if "…" in id]
+    with Terminal(dsn, "pause", "import-customers") as terminal:
+        code, printed = terminal.end()
+    assert (code, f"import-customers stands for {IMPORT}" in printed, "paused" in printed) == (0, True, True)
     order = next(id for id in pasted if id.endswith("417"))
     for words in (("pause", order), ("resume", order), ("as-of", order), ("signal", order, "approve")):
         answer = at_database(*words)
@@ -162,11 +177,12 @@ def test_watch_redraws_and_ends_at_ctrl_c(dsn: str, conn: Connection) -> None:
 
 @pytest.mark.usefixtures("scene")
 def test_a_long_run_is_watched_in_a_low_terminal(dsn: str) -> None:
-    """The lines in the middle are left out: the head and the end of the journal are seen."""
+    """The lines in the middle are left out, not the head and the end of the journal; SIGTERM ends it too."""
     with Terminal(dsn, "show", ORDER, "--watch", "--interval", "0.1", lines=10) as terminal:
         terminal.read_until("Ctrl-C ends")
-        terminal.type(CTRL_C)
+        terminal.terminate()
         code, printed = terminal.end()
+    assert "\x1b[?1049l" in printed
     assert code == 0
     frame = plain(printed).split("\x1b[H")[2].split("\n")[:10]
     assert frame[0].startswith(ORDER)

@@ -29,6 +29,7 @@ _KIND_NAMES = {
     "Timer": "sleep",
     "Signal": "signal",
 }
+LEAST_VALUE = 24
 OK, FAILED, RETRY, DIM = "green", "bold red", "yellow", "dim"
 
 
@@ -190,7 +191,7 @@ def show(console: Console, folded: Sequence[Line], *, mark: str = "") -> None:
     """
     from rich.text import Text
 
-    room = max((console.width - 20) // 2, 20)
+    room = max(console.width - LEAST_VALUE - 20, 20)
     width = min(max((len(line.text) for line in folded), default=0), 48, room)
     for line in folded:
         offset = (line.at - folded[0].at).total_seconds()
