@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyengine.client.promises import Opaque
     from pyengine.client.run_status import RunMoment, RunStatus
     from pyengine.client.schedules import Schedule
+    from pyengine.definitions.bound_workflow import BoundWorkflow
     from pyengine.definitions.determinism.warning import DeterminismWarning
     from pyengine.definitions.registry import Step, Workflow
     from pyengine.definitions.retry import Retry
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "AwaitCycle",
+    "BoundWorkflow",
     "CallAborted",
     "CallFailed",
     "Client",
@@ -138,6 +140,7 @@ __all__ = [
 
 _HOMES = {
     "App": "app",
+    "BoundWorkflow": "definitions.bound_workflow",
     "Client": "client.client",
     "CompensationFailed": "replay.compensation",
     "DeterminismWarning": "definitions.determinism.warning",

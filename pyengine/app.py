@@ -15,13 +15,16 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from types import MappingProxyType
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from pyengine.app_calls import AppCalls, Programs
 from pyengine.app_runtime import AppRuntime
 from pyengine.app_schedules import AppSchedules
 from pyengine.client.client import Client, Run
+from pyengine.client.starts import StartOptions, Starts
+from pyengine.definitions.bound_workflow import BoundWorkflow
 from pyengine.definitions.definition import OnInterrupt
 from pyengine.definitions.dependencies import (
     Dependencies,
@@ -47,7 +50,7 @@ T = TypeVar("T")
 _HALTED_CHECK_S = 2.0
 
 
-class App(AppCalls, AppSchedules):
+class App(AppCalls, AppSchedules, Starts):
     """Workflows and steps, and the database of their runs.
 
     Args:
@@ -203,7 +206,11 @@ class App(AppCalls, AppSchedules):
 
     # -- verbs
 
-    def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def run(self, workflow: BoundWorkflow[R], /) -> R: ...
+    @overload
+    def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def run(self, workflow: Workflow[..., R] | BoundWorkflow[R], /, *args: Any, **kwargs: Any) -> R:
         """Run a workflow here and now and return its result: for development, scripts and tests.
 
         Installs the schema, runs a worker in this process until the run has ended, and stops it. Then the
@@ -226,7 +233,11 @@ class App(AppCalls, AppSchedules):
             return loop.run(main())
 
     async def _run(
-        self, place: AppRuntime, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        place: AppRuntime,
+        workflow: Workflow[..., R] | BoundWorkflow[R],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> R:
         """Run a workflow, and replay it."""
         left: list[str] = []
@@ -329,15 +340,21 @@ class App(AppCalls, AppSchedules):
             finally:
                 current_dependencies.set(before)
 
-    async def start(self, workflow: Workflow[..., T], *args: Any, **options: Any) -> Run[T]:
-        """Start a run; arguments and options as for `Client.start`.
+    async def begin(
+        self,
+        workflow: Workflow[..., T] | BoundWorkflow[T] | str,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+        **options: Unpack[StartOptions],
+    ) -> Run[T]:
+        """Start a run like `start`, with arguments whose names may be names of options too.
 
         The connections stay open until `close`, or until the last `worker` or `client` block of this event
-        loop ends.
+        loop ends; those of `start` too.
         """
         place = self._here()
         await place.open(install=False)
-        return await place.client.start(workflow, *args, **options)
+        return await place.client.begin(workflow, args, kwargs, **options)
 
     async def close(self) -> None:
         """Close what `start` opened in this event loop."""

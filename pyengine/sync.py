@@ -10,7 +10,9 @@ Lives here: `Client`, `SyncRun`, `Promises` and `Schedules`, whose verbs are der
 ones of the same name, with signature, documentation and errors. May not: a verb of its own. Design: a verb
 awaits its transport and nothing else (client/transport.py), and the one of client/psycopg_transport.py never
 suspends. So the first `send` runs the coroutine of a verb to its end, without an event loop. A new verb is
-added here as one line; a test fails until it is.
+added here as one line; a test fails until it is. Type checkers see the signature of
+some verbs here too: mypy keeps only the first overload of a derived verb, and pyright takes the result of a
+run for a run.
 
 Threads may share a client. A forked process may use the client of its parent; it makes its own connections.
 Inside an event loop these verbs work too, and block the loop. Steps that are plain functions may use them;
@@ -20,16 +22,20 @@ workflow code may not.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Unpack, overload
 
 from pyengine.client import client as awaiting
 from pyengine.client import promises as awaiting_promises
 from pyengine.client import schedules as awaiting_schedules
 from pyengine.client.psycopg_transport import PsycopgTransport
-from pyengine.client.run import Run
-from pyengine.definitions.registry import Registry
+from pyengine.client.run import Run, SignalOptions
+from pyengine.client.starts import StartOptions
+from pyengine.definitions.bound_workflow import Accepts, BoundWorkflow
+from pyengine.definitions.registry import Registry, Workflow
+from pyengine.definitions.retry import Duration
+from pyengine.definitions.signals import Signal
 from pyengine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -46,6 +52,12 @@ __all__ = ["Client", "Promises", "Schedules", "SyncRun"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+V = TypeVar("V")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
 
 
 def _driven(coroutine: Coroutine[Any, Any, R]) -> R:
@@ -146,9 +158,23 @@ class SyncRun(Generic[T]):
         """Whether this start created the run; None for a handle of an existing run."""
         return self._inner.created
 
-    result = _of_run(Run.result)
     get = _of_run(Run.get)
-    signal = _of_run(Run.signal)
+    if TYPE_CHECKING:
+
+        def result(self, *, timeout: Duration | None = None) -> T: ...
+
+        @overload
+        def signal(self, signal: Signal[V], payload: V, **options: Unpack[SignalOptions]) -> int: ...
+        @overload
+        def signal(
+            self, signal: Signal[None], payload: None = None, **options: Unpack[SignalOptions]
+        ) -> int: ...
+        @overload
+        def signal(self, signal: str, payload: Any = None, **options: Unpack[SignalOptions]) -> int: ...
+        def signal(self, signal: Any, payload: Any = None, **options: Any) -> int: ...
+    else:
+        result = _of_run(Run.result)
+        signal = _of_run(Run.signal)
     cancel = _of_run(Run.cancel)
     pause = _of_run(Run.pause)
     resume = _of_run(Run.resume)
@@ -232,13 +258,84 @@ class Client:
 
     open = _of_client(awaiting.ClientApi.open)
     close = _of_client(awaiting.ClientApi.close)
-    start = _of_client(awaiting.ClientApi.start)
+    if TYPE_CHECKING:
+
+        @overload
+        def start(self, workflow: BoundWorkflow[T], /, **options: Unpack[StartOptions]) -> SyncRun[T]: ...
+        @overload
+        def start(self, workflow: Workflow[P, T], /, *args: P.args, **kwargs: P.kwargs) -> SyncRun[T]: ...
+        @overload
+        def start(self, workflow: Accepts[[], T], /, **options: Unpack[StartOptions]) -> SyncRun[T]: ...
+        @overload
+        def start(
+            self, workflow: Accepts[[A], T], /, *args: *tuple[A], **options: Unpack[StartOptions]
+        ) -> SyncRun[T]: ...
+        @overload
+        def start(
+            self, workflow: Accepts[[A, B], T], /, *args: *tuple[A, B], **options: Unpack[StartOptions]
+        ) -> SyncRun[T]: ...
+        @overload
+        def start(
+            self, workflow: Accepts[[A, B, C], T], /, *args: *tuple[A, B, C], **options: Unpack[StartOptions]
+        ) -> SyncRun[T]: ...
+        @overload
+        def start(
+            self,
+            workflow: Accepts[[A, B, C, D], T],
+            /,
+            *args: *tuple[A, B, C, D],
+            **options: Unpack[StartOptions],
+        ) -> SyncRun[T]: ...
+        @overload
+        def start(
+            self,
+            workflow: Accepts[[A, B, C, D, E], T],
+            /,
+            *args: *tuple[A, B, C, D, E],
+            **options: Unpack[StartOptions],
+        ) -> SyncRun[T]: ...
+        @overload
+        def start(
+            self,
+            workflow: str,
+            /,
+            *args: Any,
+            id: str | None = ...,
+            key: str | None = ...,
+            queue: str | None = ...,
+            version: str | None = ...,
+            delay: Duration | None = ...,
+            timeout: Duration | None = ...,
+            priority: int = ...,
+            tags: Mapping[str, str] | None = ...,
+            conn: Any = ...,
+            **kwargs: Any,
+        ) -> SyncRun[Any]: ...
+        def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> SyncRun[Any]: ...
+    else:
+        start = _of_client(awaiting.ClientApi.start)
     begin = _of_client(awaiting.ClientApi.begin)
     start_many = _of_client(awaiting.ClientApi.start_many)
     run = _handle_of_client(awaiting.ClientApi.run)
     get = _of_client(awaiting.ClientApi.get)
     list = _of_client(awaiting.ClientApi.list)
-    signal = _of_client(awaiting.ClientApi.signal)
+    if TYPE_CHECKING:
+
+        @overload
+        def signal(
+            self, run_id: str, signal: Signal[V], payload: V, **options: Unpack[SignalOptions]
+        ) -> int: ...
+        @overload
+        def signal(
+            self, run_id: str, signal: Signal[None], payload: None = None, **options: Unpack[SignalOptions]
+        ) -> int: ...
+        @overload
+        def signal(
+            self, run_id: str, signal: str, payload: Any = None, **options: Unpack[SignalOptions]
+        ) -> int: ...
+        def signal(self, run_id: str, signal: Any, payload: Any = None, **options: Any) -> int: ...
+    else:
+        signal = _of_client(awaiting.ClientApi.signal)
     cancel = _of_client(awaiting.ClientApi.cancel)
     pause = _of_client(awaiting.ClientApi.pause)
     resume = _of_client(awaiting.ClientApi.resume)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine.definitions.bound_workflow import BoundWorkflow
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry, Workflow
@@ -44,7 +45,7 @@ class Target:
 
 def target_of(
     registry: Registry,
-    workflow: Workflow[..., Any] | str,
+    workflow: Workflow[..., Any] | BoundWorkflow[Any] | str,
     *,
     queue: str | None,
     version: str | None,
@@ -75,14 +76,14 @@ def target_of(
 
 
 def definition_of(
-    registry: Registry, workflow: Workflow[..., Any] | str, version: str | None
+    registry: Registry, workflow: Workflow[..., Any] | BoundWorkflow[Any] | str, version: str | None
 ) -> WorkflowDef | None:
     """Return the definition of a workflow; None for a name that is not known here.
 
     Raises:
         InvalidRequest: it is neither a workflow nor a name.
     """
-    if isinstance(workflow, Workflow):
+    if isinstance(workflow, Workflow | BoundWorkflow):
         return workflow.definition
     if not isinstance(workflow, str):
         raise InvalidRequest(f"{workflow!r} is no workflow", hint="decorate the function with @app.workflow")

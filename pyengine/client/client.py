@@ -24,6 +24,7 @@ from pyengine.client.promises import Promises
 from pyengine.client.run import Run, RunControl, result_codec
 from pyengine.client.run_status import RunState, RunStatus
 from pyengine.client.schedules import Schedules
+from pyengine.client.starts import Starts
 from pyengine.client.transport import Transport
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
@@ -36,6 +37,7 @@ from pyengine.database.statements.procedures import (
     START_WITHIN,
     StartRequest,
 )
+from pyengine.definitions.bound_workflow import BoundWorkflow
 from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.definitions.sql_steps import SERVICE, sql_arguments
@@ -55,7 +57,7 @@ else:
 __all__ = ["Client", "ClientApi", "Run", "RunState", "RunStatus"]
 
 
-class ClientApi(RunControl, ManyRuns):
+class ClientApi(RunControl, ManyRuns, Starts):
     """Starts runs, waits for them, and controls them.
 
     Args:
@@ -89,63 +91,9 @@ class ClientApi(RunControl, ManyRuns):
 
     # -- starting
 
-    async def start(
-        self,
-        /,
-        workflow: Workflow[..., T] | str,
-        *args: Any,
-        id: str | None = None,
-        key: str | None = None,
-        queue: str | None = None,
-        version: str | None = None,
-        delay: Duration | None = None,
-        timeout: Duration | None = None,
-        priority: int = 0,
-        tags: Mapping[str, str] | None = None,
-        conn: Any = None,
-        **kwargs: Any,
-    ) -> Run[T]:
-        """Start a run, or find the one that has this id or key; `durable.start` in SQL.
-
-        Args:
-            workflow: the workflow, or its name, or a service in SQL like "sql://billing.close_month".
-            args: its arguments.
-            id: id of the run, up to 512 bytes; a second start with it finds the run.
-            key: idempotency key, unique for the workflow.
-            queue: None means the workflow's own queue, or "default".
-            version: None means the workflow's own version, or "1".
-            delay: the run does not start before this duration is over.
-            timeout: the run times out after this duration; None means the workflow's deadline, or none.
-            priority: smaller is claimed first.
-            tags: texts by name, by which `list` finds the run.
-            conn: a connection of yours, in whose transaction the run is started: a rollback leaves nothing.
-                It is of asyncpg or psycopg, or an SQLAlchemy session or connection over one of them.
-            kwargs: its arguments by name.
-
-        Raises:
-            InvalidRequest: the arguments do not fit the workflow, or an option is wrong.
-            NotFound: no worker has registered this workflow, while others are known.
-            RunConflict: a run with this id or key exists and has other input.
-            Unavailable: the database cannot be reached.
-        """
-        return await self.begin(
-            workflow,
-            args,
-            kwargs,
-            id=id,
-            key=key,
-            queue=queue,
-            version=version,
-            delay=delay,
-            timeout=timeout,
-            priority=priority,
-            tags=tags,
-            conn=conn,
-        )
-
     async def begin(
         self,
-        workflow: Workflow[..., T] | str,
+        workflow: Workflow[..., T] | BoundWorkflow[T] | str,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] = MappingProxyType({}),
         *,
@@ -165,6 +113,8 @@ class ClientApi(RunControl, ManyRuns):
             EngineError: as `start`.
         """
         target = target_of(self._registry, workflow, queue=queue, version=version, timeout=timeout)
+        if isinstance(workflow, BoundWorkflow):
+            args, kwargs = workflow.arguments(args, dict(kwargs))
         if target.name.startswith(SERVICE):
             args, kwargs = sql_arguments(target.name, args, kwargs)
         fresh = id is None and key is None

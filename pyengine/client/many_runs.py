@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -89,11 +89,45 @@ class ManyRuns:
     _transport: Transport
     _codec: Codec
 
+    @overload
+    async def signal_many(
+        self, runs: Mapping[str, T], signal: Signal[T], *, dedup: str | None = None, conn: Any = None
+    ) -> list[Steered]: ...
+    @overload
     async def signal_many(
         self,
-        runs: Iterable[str] | Mapping[str, T | Any] | RunFilter,
-        signal: Signal[T] | str,
-        payload: T | Any = None,
+        runs: Iterable[str] | RunFilter,
+        signal: Signal[T],
+        payload: T,
+        *,
+        dedup: str | None = None,
+        conn: Any = None,
+    ) -> list[Steered]: ...
+    @overload
+    async def signal_many(
+        self,
+        runs: Iterable[str] | RunFilter,
+        signal: Signal[None],
+        payload: None = None,
+        *,
+        dedup: str | None = None,
+        conn: Any = None,
+    ) -> list[Steered]: ...
+    @overload
+    async def signal_many(
+        self,
+        runs: Iterable[str] | Mapping[str, Any] | RunFilter,
+        signal: str,
+        payload: Any = None,
+        *,
+        dedup: str | None = None,
+        conn: Any = None,
+    ) -> list[Steered]: ...
+    async def signal_many(
+        self,
+        runs: Iterable[str] | Mapping[str, Any] | RunFilter,
+        signal: Signal[Any] | str,
+        payload: Any = None,
         *,
         dedup: str | None = None,
         conn: Any = None,
@@ -121,9 +155,11 @@ class ManyRuns:
         def encode(value: Any) -> str:
             return self._codec.encode(value, annotation, where=f"a payload of signal {name}")
 
+        # each run has a payload of its own if `runs` is a mapping
+        text = "null" if isinstance(runs, Mapping) else encode(payload)
         key = secrets.token_hex(16) if dedup is None and conn is None else dedup
         return await self._run_batches(
-            SIGNAL_MANY, runs, conn, name, encode(payload), key, encode=encode, field="delivery"
+            SIGNAL_MANY, runs, conn, name, text, key, encode=encode, field="delivery"
         )
 
     async def cancel_many(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Generator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overload
 
 import msgspec
 
@@ -50,13 +50,20 @@ else:
 
 V = TypeVar("V")
 
-__all__ = ["Run", "RunControl", "result_codec"]
+__all__ = ["Run", "RunControl", "SignalOptions", "result_codec"]
 
 _ENDED: dict[str, tuple[type[RunFailed], str]] = {
     "rejected": (RunFailed, "failed"),
     "rejected_timedout": (RunTimedOut, "did not end before its deadline"),
     "rejected_canceled": (RunCancelled, "was cancelled"),
 }
+
+
+class SignalOptions(TypedDict, total=False):
+    """The options of a signal; `RunControl.signal` says what they are."""
+
+    dedup: str | None
+    conn: Any
 
 
 class Run(Generic[T]):
@@ -105,8 +112,16 @@ class Run(Generic[T]):
         """
         return await self._client.get(self.id)
 
+    @overload
+    async def signal(self, signal: Signal[V], payload: V, **options: Unpack[SignalOptions]) -> int: ...
+    @overload
     async def signal(
-        self, signal: Signal[V] | str, payload: V | Any = None, *, dedup: str | None = None, conn: Any = None
+        self, signal: Signal[None], payload: None = None, **options: Unpack[SignalOptions]
+    ) -> int: ...
+    @overload
+    async def signal(self, signal: str, payload: Any = None, **options: Unpack[SignalOptions]) -> int: ...
+    async def signal(
+        self, signal: Signal[Any] | str, payload: Any = None, *, dedup: str | None = None, conn: Any = None
     ) -> int:
         """Send it a signal and return its number; as `Client.signal`."""
         return await self._client.signal(self.id, signal, payload, dedup=dedup, conn=conn)
@@ -189,11 +204,23 @@ class RunControl:
             raise NotFound(f"there is no run {id!r}")
         return self._status(rows[0])
 
+    @overload
+    async def signal(
+        self, run_id: str, signal: Signal[V], payload: V, **options: Unpack[SignalOptions]
+    ) -> int: ...
+    @overload
+    async def signal(
+        self, run_id: str, signal: Signal[None], payload: None = None, **options: Unpack[SignalOptions]
+    ) -> int: ...
+    @overload
+    async def signal(
+        self, run_id: str, signal: str, payload: Any = None, **options: Unpack[SignalOptions]
+    ) -> int: ...
     async def signal(
         self,
         run_id: str,
-        signal: Signal[T] | str,
-        payload: T | Any = None,
+        signal: Signal[Any] | str,
+        payload: Any = None,
         *,
         dedup: str | None = None,
         conn: Any = None,

@@ -7,14 +7,22 @@ see the type of the payload on both. It is a name, not a channel: it holds no me
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import TypeCodec, type_codec
 
-__all__ = ["Signal", "check_signal_name"]
+if TYPE_CHECKING:
+    # the payload of a signal that is only named is Any, not unknown
+    from typing_extensions import TypeVar
 
-T = TypeVar("T")
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+__all__ = ["Signal", "check_signal_name"]
 
 _NAME_BYTES_MAX = 256
 

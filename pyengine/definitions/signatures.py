@@ -129,7 +129,7 @@ class Signature:
             raise unwritable(f"an argument of {self.subject}", error, form) from error
 
     def _form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
-        bound = self._bind(args, kwargs)
+        bound = self.bind(args, kwargs)
         if not bound.kwargs:
             return bound.args
         form = dict(bound.arguments)
@@ -137,7 +137,12 @@ class Signature:
             form |= form.pop(self._extra, {})
         return form
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """Return the arguments by parameter; their types are not checked.
+
+        Raises:
+            InvalidRequest: they do not fit the signature.
+        """
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -249,7 +254,7 @@ class Signature:
         if isinstance(raw, dict):
             return self._decode_object(self._named(raw) if _BY_POSITION in raw else raw)
         if not self._fewest <= len(raw) <= self._most:
-            self._bind(tuple(raw), {})
+            self.bind(tuple(raw), {})
         whole, named = self._array(len(raw))
         try:
             return whole.unpack(text or "[]"), {}
@@ -265,7 +270,7 @@ class Signature:
         names = self._positional[: len(given)]
         rest = given[len(names) :]
         if (rest and self._rest is None) or not named.keys().isdisjoint(names):
-            self._bind(tuple(given), named)
+            self.bind(tuple(given), named)
         named |= zip(names, given, strict=False)
         if rest and self._rest is not None:
             named[self._rest] = msgspec.Raw(b"[" + b",".join(map(bytes, rest)) + b"]")
@@ -281,7 +286,7 @@ class Signature:
                 break
             args.append(values.pop(name))
         args.extend(rest)
-        self._bind(tuple(args), values)
+        self.bind(tuple(args), values)
         return tuple(args), values
 
     def _read(self, name: str, codec: TypeCodec, raw: msgspec.Raw) -> Any:

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
+from pyengine.definitions.bound_workflow import Accepts, BoundWorkflow
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Workflow
 from pyengine.definitions.retry import Duration, optional_duration, optional_limit
@@ -27,9 +28,29 @@ from pyengine.values.sql_values import Record, read_records, read_value
 
 __all__ = ["Transaction"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
 
 _ID_BYTES_MAX = 512
+
+
+class StartedOptions(TypedDict, total=False):
+    """The options of a start in a transaction; `Transaction.start` says what they are."""
+
+    id: str | None
+    queue: str | None
+    version: str | None
+    delay: Duration | None
+    timeout: Duration | None
+    priority: int
+
+
+_START_OPTIONS = frozenset(StartedOptions.__annotations__)
 
 
 class Transaction:
@@ -141,35 +162,90 @@ class Transaction:
 
     # -- the engine
 
+    @overload
+    async def start(self, workflow: BoundWorkflow[Any], /, **options: Unpack[StartedOptions]) -> str: ...
+    @overload
+    async def start(self, workflow: Workflow[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> str: ...
+    @overload
+    async def start(self, workflow: Accepts[[], Any], /, **options: Unpack[StartedOptions]) -> str: ...
+    @overload
+    async def start(
+        self, workflow: Accepts[[A], Any], /, *args: *tuple[A], **options: Unpack[StartedOptions]
+    ) -> str: ...
+    @overload
+    async def start(
+        self, workflow: Accepts[[A, B], Any], /, *args: *tuple[A, B], **options: Unpack[StartedOptions]
+    ) -> str: ...
+    @overload
+    async def start(
+        self, workflow: Accepts[[A, B, C], Any], /, *args: *tuple[A, B, C], **options: Unpack[StartedOptions]
+    ) -> str: ...
+    @overload
     async def start(
         self,
-        workflow: Workflow[..., Any] | str,
+        workflow: Accepts[[A, B, C, D], Any],
+        /,
+        *args: *tuple[A, B, C, D],
+        **options: Unpack[StartedOptions],
+    ) -> str: ...
+    @overload
+    async def start(
+        self,
+        workflow: Accepts[[A, B, C, D, E], Any],
+        /,
+        *args: *tuple[A, B, C, D, E],
+        **options: Unpack[StartedOptions],
+    ) -> str: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        /,
         *args: Any,
+        id: str | None = ...,
+        queue: str | None = ...,
+        version: str | None = ...,
+        delay: Duration | None = ...,
+        timeout: Duration | None = ...,
+        priority: int = ...,
+        **kwargs: Any,
+    ) -> str: ...
+    async def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> str:
+        """Start a run when the transaction commits, and return its id.
+
+        This run does not wait for it; `ctx.promise(id=...)` does, afterwards.
+
+        Args:
+            workflow: the workflow, with its arguments if it is bound; or its name.
+            args: its arguments.
+            kwargs: its arguments by name, except those named like these options:
+            id: id of the run; by default one derived from this transaction.
+            queue, version, delay, timeout, priority: as for `Client.start`.
+
+        Raises:
+            InvalidRequest, EncodeError: the arguments do not fit.
+            RunConflict, NotFound: raised when the block is left.
+        """
+        options: Any = {name: kwargs.pop(name) for name in _START_OPTIONS & kwargs.keys()}
+        return self._start(workflow, args, kwargs, **options)
+
+    def _start(
+        self,
+        workflow: Workflow[..., Any] | BoundWorkflow[Any] | str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
         id: str | None = None,
         queue: str | None = None,
         version: str | None = None,
         delay: Duration | None = None,
         timeout: Duration | None = None,
         priority: int = 0,
-        **kwargs: Any,
     ) -> str:
-        """Start a run when the transaction commits, and return its id.
-
-        This run does not wait for it; `ctx.promise(id=...)` does, afterwards.
-
-        Args:
-            workflow: the workflow, or its name.
-            args: its arguments.
-            id: id of the run; by default one derived from this transaction.
-            queue, version, delay, timeout, priority: as for `Client.start`.
-            kwargs: its arguments by name.
-
-        Raises:
-            InvalidRequest, EncodeError: the arguments do not fit.
-            RunConflict, NotFound: raised when the block is left.
-        """
         log = self._open("start")
-        definition = workflow.definition if isinstance(workflow, Workflow) else None
+        if isinstance(workflow, BoundWorkflow):
+            args, kwargs = workflow.arguments(args, kwargs)
+        definition = workflow.definition if isinstance(workflow, Workflow | BoundWorkflow) else None
         text = self._input(workflow, args, kwargs)
         if queue is not None:
             check_queue(queue, what="tx.start")
@@ -195,7 +271,7 @@ class Transaction:
 
     def _input(self, workflow: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the JSON text of the arguments of a workflow, or of the name of one."""
-        if isinstance(workflow, Workflow):
+        if isinstance(workflow, Workflow | BoundWorkflow):
             return workflow.definition.signature.encode(args, kwargs)
         if isinstance(workflow, str) and not (args and kwargs):
             return self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
@@ -204,8 +280,20 @@ class Transaction:
             hint="give the arguments of a workflow named by a text all by position, or all by name",
         )
 
+    @overload
     async def signal(
-        self, run_id: str, signal: Signal[T] | str, payload: T | Any = None, *, dedup: str | None = None
+        self, run_id: str, signal: Signal[T], payload: T, *, dedup: str | None = None
+    ) -> None: ...
+    @overload
+    async def signal(
+        self, run_id: str, signal: Signal[None], payload: None = None, *, dedup: str | None = None
+    ) -> None: ...
+    @overload
+    async def signal(
+        self, run_id: str, signal: str, payload: Any = None, *, dedup: str | None = None
+    ) -> None: ...
+    async def signal(
+        self, run_id: str, signal: Signal[Any] | str, payload: Any = None, *, dedup: str | None = None
     ) -> None:
         """Send a signal when the transaction commits.
 

@@ -11,20 +11,19 @@ from __future__ import annotations
 from collections.abc import Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
 from pyengine.definitions.current_run import StepInfo, current_step, scope, within_run
 from pyengine.definitions.dependencies import Dependencies, current_dependencies
-from pyengine.definitions.queues import check_queue
-from pyengine.definitions.registry import Workflow
 from pyengine.definitions.retry import Duration, Retry, optional_duration, optional_limit, parse_duration
 from pyengine.definitions.signals import Signal, check_signal_name
-from pyengine.definitions.sql_steps import service_call, sql_arguments, sql_step
+from pyengine.definitions.sql_steps import sql_arguments, sql_step
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import type_codec
 from pyengine.workflow.context_calls import ContextCalls
 from pyengine.workflow.context_failures import ContextFailures
 from pyengine.workflow.context_rpc import ContextRpc
+from pyengine.workflow.context_starts import ContextStarts
 from pyengine.workflow.context_values import EPOCH, ContextValues
 from pyengine.workflow.context_waits import ContextWaits
 from pyengine.workflow.handles import ChildRun, DurablePromise, RunLogger
@@ -45,7 +44,7 @@ def _text(value: object, bytes_max: int, kind: str) -> str:
     return value
 
 
-class Context(ContextValues, ContextWaits, ContextCalls, ContextRpc, ContextFailures):
+class Context(ContextStarts, ContextValues, ContextWaits, ContextCalls, ContextRpc, ContextFailures):
     """The interface of the engine for workflow code; use the module's `ctx`."""
 
     __slots__ = ()
@@ -131,7 +130,7 @@ class Context(ContextValues, ContextWaits, ContextCalls, ContextRpc, ContextFail
             )
         return within.sleep_until(-((EPOCH - instant) // timedelta(milliseconds=1)))
 
-    # -- promises and child runs
+    # -- promises
 
     @overload
     def promise(
@@ -162,76 +161,6 @@ class Context(ContextValues, ContextWaits, ContextCalls, ContextRpc, ContextFail
         if timeout is not None or name:
             raise InvalidRequest(f"ctx.promise: promise {id!r} has its own deadline and no label here")
         return cast("DurablePromise[Any]", within.adopt(type, _text(id, 512, "the id of a promise")))
-
-    @overload
-    def start(
-        self,
-        workflow: Workflow[..., T],
-        *args: Any,
-        queue: str | None = None,
-        timeout: Duration | None = None,
-        detached: bool = False,
-        on_cancel: Literal["cancel", "abandon"] = "cancel",
-        **kwargs: Any,
-    ) -> ChildRun[T]: ...
-    @overload
-    def start(
-        self,
-        workflow: str,
-        *args: Any,
-        queue: None = None,
-        timeout: Duration | None = None,
-        detached: bool = False,
-        on_cancel: Literal["cancel", "abandon"] = "cancel",
-        **kwargs: Any,
-    ) -> ChildRun[Any]: ...
-    def start(
-        self,
-        workflow: Workflow[..., Any] | str,
-        *args: Any,
-        queue: str | None = None,
-        timeout: Duration | None = None,
-        detached: bool = False,
-        on_cancel: Literal["cancel", "abandon"] = "cancel",
-        **kwargs: Any,
-    ) -> ChildRun[Any]:
-        """Start a child run without waiting for it; await the handle for its result.
-
-        Args:
-            workflow: the workflow to run; "sql://schema.function" for a service in SQL (durable.serve).
-            args: its arguments.
-            queue: queue of the child; the workflow's own or the parent's by default.
-            timeout: its deadline; the workflow's own by default.
-            detached: this run cannot wait for it, and it outlives this run.
-            on_cancel: "abandon" if the child goes on when this run is cancelled; else it is cancelled too.
-            kwargs: its arguments by name, except those named here, which can only go by position.
-
-        Raises:
-            InvalidRequest: the arguments do not fit its signature, or an option is wrong.
-        """
-        within = within_run("start()", "app.start()")
-        if isinstance(workflow, str):
-            definition, args, kwargs = service_call(workflow, queue, args, kwargs)
-        elif isinstance(workflow, Workflow):
-            definition = workflow.definition
-        else:
-            raise InvalidRequest(
-                f"ctx.start takes a workflow, not {workflow!r}", hint="steps are called: await step(...)"
-            )
-        if on_cancel not in ("cancel", "abandon"):
-            raise InvalidRequest(f'ctx.start: on_cancel is "cancel" or "abandon", not {on_cancel!r}')
-        return cast(
-            "ChildRun[Any]",
-            within.call_workflow(
-                definition,
-                args,
-                kwargs,
-                queue=None if queue is None else check_queue(queue, what="ctx.start"),
-                timeout_ms=optional_limit(timeout, what="ctx.start"),
-                detached=detached,
-                abandon=on_cancel == "abandon",
-            ),
-        )
 
     # -- signals
 

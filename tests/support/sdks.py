@@ -92,13 +92,24 @@ def typescript_sdk(version: str, *more: str) -> Sdk:
         NoSdk: npm does not get it.
     """
 
+    what = (f"@resonatehq/sdk@{'latest' if version == NEWEST else version}", *more)
+    folder = npm_packages(f"sdk-node-{'with-' * bool(more)}{version}", *what)
+    return Sdk(command=(str(NODE),), folder=folder)
+
+
+def npm_packages(name: str, *what: str) -> Path:
+    """A folder of npm with packages.
+
+    Raises:
+        NoSdk: npm does not get them.
+    """
+
     def build(folder: Path) -> None:
         (folder / "package.json").write_text('{"type": "module", "private": true}', encoding="utf-8")
-        what = (f"@resonatehq/sdk@{'latest' if version == NEWEST else version}", *more)
         options = ("--no-audit", "--no-fund", "--ignore-scripts")
         _run(f"npm does not get {' '.join(what)}", NODE, NPM, "install", *options, *what, folder=folder)
 
-    return Sdk(command=(str(NODE),), folder=_made(f"sdk-node-{'with-' * bool(more)}{version}", build))
+    return _made(name, build)
 
 
 def typescript_sdk_with_postgres(version: str) -> Sdk:
