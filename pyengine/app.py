@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
@@ -34,6 +34,7 @@ from pyengine.definitions.dependencies import (
 )
 from pyengine.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.definitions.retry import Duration, Retry
+from pyengine.definitions.signals import Signal
 from pyengine.development import DevelopmentChecks, check_finished, observing
 from pyengine.errors import EngineError, InvalidRequest, RunFailed
 from pyengine.foreground import runner, serve
@@ -166,6 +167,8 @@ class App(AppCalls, AppSchedules, Starts):
         queue: str | None = None,
         deadline: Duration | None = None,
         retry: Retry | None = None,
+        signals: Iterable[Signal[Any] | str] | None = None,
+        any_signal: bool = False,
     ) -> _WorkflowDecorator: ...
     def workflow(
         self,
@@ -177,6 +180,8 @@ class App(AppCalls, AppSchedules, Starts):
         queue: str | None = None,
         deadline: Duration | None = None,
         retry: Retry | None = None,
+        signals: Iterable[Signal[Any] | str] | None = None,
+        any_signal: bool = False,
     ) -> Any:
         """Make an async function a workflow; with or without options.
 
@@ -187,6 +192,10 @@ class App(AppCalls, AppSchedules, Starts):
             queue: queue of its runs.
             deadline: a run that takes longer times out, all its attempts together.
             retry: when a failed run is tried again from its beginning, under the same id; None means never.
+            signals: signals that it receives, besides those that its code names; a signal of another name is
+                refused. Without this list none is refused if its code receives names that cannot be seen in
+                it, such as that of a variable.
+            any_signal: accept signals of every name.
 
         Raises:
             InvalidRequest: an option is wrong, or another workflow has that name and version.
@@ -194,7 +203,14 @@ class App(AppCalls, AppSchedules, Starts):
 
         def decorate(fn: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
             made: Workflow[..., Any] = make_workflow(
-                fn, name=name, version=version, queue=queue, deadline=deadline, retry=retry
+                fn,
+                name=name,
+                version=version,
+                queue=queue,
+                deadline=deadline,
+                retry=retry,
+                signals=signals,
+                any_signal=any_signal,
             )
             return self.registry.add_workflow(made)
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, overload
 import msgspec
 
 from pyengine.client.run_status import RunState
+from pyengine.client.signal_payloads import signal_payload
 from pyengine.client.transport import Transport
 from pyengine.database.statements.many_runs import (
     BATCH,
@@ -29,8 +30,9 @@ from pyengine.database.statements.many_runs import (
     SIGNAL_MANY,
 )
 from pyengine.database.statements.procedures import Procedure
+from pyengine.definitions.registry import Registry
 from pyengine.definitions.retry import Duration, optional_duration
-from pyengine.definitions.signals import Signal
+from pyengine.definitions.signals import Signal, check_signal_name
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import Codec
 
@@ -67,7 +69,8 @@ class Steered:
     Args:
         id: its id.
         outcome: "done"; "already", it was in that state before; "ended", it has ended otherwise; "refused",
-            it is a step, which only its worker completes; "not_found".
+            it is a step, which only its worker completes, or its workflow does not receive such a signal;
+            "not_found".
         state: the state of the run or promise now; None for a signal, and if it does not exist.
         delivery: number of the signal among those of its name that the run was sent.
     """
@@ -88,6 +91,7 @@ class ManyRuns:
 
     _transport: Transport
     _codec: Codec
+    _registry: Registry
 
     @overload
     async def signal_many(
@@ -148,12 +152,10 @@ class ManyRuns:
             EncodeError: a payload does not fit the signal's type.
             InvalidRequest, PayloadTooLarge: name, key or a payload is invalid.
         """
-        if not isinstance(signal, Signal):
-            signal = Signal(signal)
-        name, annotation = signal.name, signal.annotation
+        name = signal.name if isinstance(signal, Signal) else check_signal_name(signal)
 
         def encode(value: Any) -> str:
-            return self._codec.encode(value, annotation, where=f"a payload of signal {name}")
+            return signal_payload(self._codec, self._registry, signal, value, to="many runs")[1]
 
         # each run has a payload of its own if `runs` is a mapping
         text = "null" if isinstance(runs, Mapping) else encode(payload)

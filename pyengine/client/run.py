@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overloa
 import msgspec
 
 from pyengine.client.run_status import RunMoment, RunStatus
+from pyengine.client.signal_payloads import signal_payload
 from pyengine.client.transport import Transport
 from pyengine.database.poll_schedule import Channel
 from pyengine.database.statements.procedures import (
@@ -239,15 +240,13 @@ class RunControl:
             Its number among the signals of this name that were sent to the run, from 1.
 
         Raises:
-            NotFound: there is no such run.
+            NotFound: there is no such run, or its workflow receives no signal of this name.
             Conflict: it has ended.
             EncodeError: the payload does not fit the signal's type.
-            InvalidRequest, PayloadTooLarge: name, key or payload is invalid.
+            InvalidRequest, PayloadTooLarge: name, key or payload is invalid, or the workflow of the run
+                declares another type.
         """
-        if not isinstance(signal, Signal):
-            signal = Signal(signal)
-        name, annotation = signal.name, signal.annotation
-        text = self._codec.encode(payload, annotation, where=f"the payload of signal {name} to run {run_id}")
+        name, text = signal_payload(self._codec, self._registry, signal, payload, to=f"run {run_id}")
         if conn is not None:
             row = await self._transport.first_row(conn, SIGNAL_WITHIN, run_id, name, text, dedup)
             return int(row["delivery"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from pyengine.definitions.retry import NO_RETRY, Retry
+from pyengine.definitions.signals import Signal
 from pyengine.definitions.signatures import Signature
 
 __all__ = ["OnInterrupt", "StepDef", "WorkflowDef"]
@@ -59,6 +60,9 @@ class WorkflowDef:
             parent's.
         deadline_ms: limit of a whole run, milliseconds; a longer one times out; None means no limit.
         retry: how often and when a failed run is tried again from its beginning.
+        signals: declared signals; with those that its code names they are all that it receives. None means
+            that none are declared (see received_signals.py).
+        any_signal: whether signals of other names are accepted.
         signature: binds, encodes and decodes its arguments and result.
     """
 
@@ -68,6 +72,8 @@ class WorkflowDef:
     queue: str | None = None
     deadline_ms: int | None = None
     retry: Retry = NO_RETRY
+    signals: tuple[Signal[Any], ...] | None = None
+    any_signal: bool = False
     signature: Signature = field(repr=False)
 
     def digest(self, loop_version: int | str) -> str:

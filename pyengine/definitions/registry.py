@@ -12,7 +12,7 @@ import difflib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pyengine.definitions.bound_workflow import BoundWorkflow
@@ -20,8 +20,10 @@ from pyengine.definitions.current_run import scope
 from pyengine.definitions.definition import OnInterrupt, StepDef, WorkflowDef
 from pyengine.definitions.determinism.warning import warn_of
 from pyengine.definitions.queues import check_queue
+from pyengine.definitions.received_signals import ReceivedSignals, received_signals
 from pyengine.definitions.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
 from pyengine.definitions.schedules import ScheduleDef
+from pyengine.definitions.signals import Signal
 from pyengine.definitions.signatures import Signature
 from pyengine.errors import InvalidRequest, NotFound, recorded_module
 
@@ -230,6 +232,8 @@ def make_workflow(
     queue: str | None = None,
     deadline: Duration | None = None,
     retry: Retry | None = None,
+    signals: Iterable[Signal[Any] | str] | None = None,
+    any_signal: bool = False,
 ) -> Workflow[P, R]:
     """Return the workflow around an async function.
 
@@ -240,6 +244,8 @@ def make_workflow(
         queue: queue of its runs.
         deadline: limit of a whole run.
         retry: when a failed run is tried again from its beginning; None means never.
+        signals: signals that it receives, besides those that its code names, and no others.
+        any_signal: accept signals of every name.
 
     Raises:
         InvalidRequest: an option is wrong, or the function is not async.
@@ -261,9 +267,23 @@ def make_workflow(
             queue=None if queue is None else check_queue(queue, what=f"workflow {chosen}"),
             deadline_ms=optional_limit(deadline, what=f"workflow {chosen}, deadline"),
             retry=retry or NO_RETRY,
+            signals=_declared_signals(chosen, signals),
+            any_signal=any_signal,
             signature=Signature(fn, f"workflow {chosen}"),
         )
     )
+
+
+def _declared_signals(
+    workflow: str, signals: Iterable[Signal[Any] | str] | None
+) -> tuple[Signal[Any], ...] | None:
+    if signals is None:
+        return None
+    if isinstance(signals, str | Signal):
+        raise InvalidRequest(
+            f"workflow {workflow}: signals is a list, not {signals!r}", hint="signals=[approve]"
+        )
+    return tuple(one if isinstance(one, Signal) else Signal(one) for one in signals)
 
 
 class Registry:
@@ -273,6 +293,7 @@ class Registry:
         self._steps: dict[str, StepDef] = {}
         self._workflows: dict[tuple[str, str], WorkflowDef] = {}
         self._schedules: dict[str, ScheduleDef] = {}
+        self._received: dict[tuple[str, str], ReceivedSignals] = {}
         self.errors: dict[tuple[str, str], type[BaseException]] = {}
 
     def add_step(self, step: Step[P, R]) -> Step[P, R]:
@@ -303,6 +324,7 @@ class Registry:
         refuse_second(known.fn, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
         self._workflows[at] = definition
         self._add_errors(definition.retry)
+        self._received.pop(at, None)
         warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
         return workflow
 
@@ -373,6 +395,18 @@ class Registry:
     def schedules(self) -> Iterator[ScheduleDef]:
         """Return all schedules, in the order of registration."""
         return iter(self._schedules.values())
+
+    def signals(self, workflow: WorkflowDef) -> ReceivedSignals:
+        """Return the signals that a workflow receives."""
+        at = (workflow.name, workflow.version)
+        if at not in self._received:
+            self._received[at] = received_signals(workflow)
+        return self._received[at]
+
+    def signal_types(self, name: str) -> list[Any]:
+        """Return the types that a signal has in the workflows that receive it."""
+        received = [self.signals(one).types for one in self.workflows()]
+        return [types[name] for types in received if name in types]
 
     def queues(self) -> list[str]:
         """Return "default" and the queues that workflows name: those of a worker that is given none."""

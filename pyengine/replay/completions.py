@@ -25,6 +25,10 @@ _ENDED_BY_DATABASE: dict[str | None, tuple[type[RunFailed], str]] = {
     "Timeout": (RunTimedOut, "did not end before its deadline"),
     "Cancelled": (RunCancelled, "was cancelled"),
 }
+_SENT_UNCHECKED = (
+    "it was sent before its type was registered, or its sender gave the name only; `except DecodeError` "
+    "around ctx.receive goes on, and the next receive gets the next signal"
+)
 _UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, RecursionError)
 
 
@@ -51,6 +55,10 @@ def read_into(call: Call, row: Row) -> None:
         call.set_result(call.codec.unpack(row.data or "null"))
     except _UNREADABLE as error:
         run = cast("DeterministicLoop", call.get_loop()).run_id
+        if call.kind == "receive":
+            where = f"the payload of signal {call.name} (run {run}, child {call.child})"
+            call.fail(unreadable(where, call.codec.annotation, error, hint=_SENT_UNCHECKED))
+            return
         where = f"the recorded result of {call.kind} {call.name} (run {run}, child {call.child})"
         call.fail(unreadable(where, call.codec.annotation, error))
 

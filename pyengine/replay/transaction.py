@@ -306,6 +306,7 @@ class Transaction:
         Raises:
             EncodeError: the payload does not fit the signal's type.
             NotFound, Conflict: there is no such run, or it has ended; raised when the block is left.
+            NotFound, InvalidRequest: its workflow receives no such signal; likewise.
         """
         log = self._open("signal")
         sent = signal if isinstance(signal, Signal) else Signal(signal)

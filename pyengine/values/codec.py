@@ -266,13 +266,18 @@ def refuse_non_finite(value: Any, where: str) -> None:
         raise EncodeError(f"{where} holds NaN or Infinity, which JSON cannot say{path}", where=where)
 
 
-def unreadable(where: str, annotation: Any, error: Exception) -> DecodeError:
+_DECLARED_OTHERWISE = (
+    "it was written when the code declared another type: let the new one read both (a default for "
+    "a new field, a union with the old type), or raise the version of the workflow"
+)
+
+
+def unreadable(
+    where: str, annotation: Any, error: Exception, *, hint: str = _DECLARED_OTHERWISE
+) -> DecodeError:
     """Return the error for a recorded text that does not fit the annotation."""
     return DecodeError(
-        f"{where} does not fit its annotation {_shown(annotation)}: {error}",
-        where=where,
-        hint="it was written when the code declared another type: let the new one read both (a default for "
-        "a new field, a union with the old type), or raise the version of the workflow",
+        f"{where} does not fit its annotation {_shown(annotation)}: {error}", where=where, hint=hint
     )
 
 

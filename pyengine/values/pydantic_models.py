@@ -24,6 +24,7 @@ __all__ = [
     "is_model",
     "is_special",
     "model_of",
+    "model_schema",
     "read_unknown",
     "write_unknown",
 ]
@@ -176,6 +177,31 @@ def model_of(annotation: Any) -> Model:
     except TypeError:
         return Model(annotation)
     return _cached(annotation)
+
+
+def model_schema(annotation: Any) -> dict[str, Any]:
+    """Return the JSON schema of what is read as a model; an empty one allows everything."""
+    cls = get_origin(annotation) or annotation
+    validators = cls.__pydantic_decorators__.model_validators.values()
+    if any(one.info.mode != "after" for one in validators):
+        # code of users may make a model of anything
+        return {}
+    adapter = sys.modules["pydantic"].TypeAdapter(annotation)
+    schema: dict[str, Any] = adapter.json_schema(by_alias=False)
+    if schema.get("type") not in ("object", "array") and "$ref" not in schema:
+        # the root of a RootModel, for which pydantic reads a number from a text
+        return {}
+    _let_aliases(schema, cls)
+    return schema
+
+
+def _let_aliases(schema: dict[str, Any], cls: Any) -> None:
+    """Change the schema of a model: a field that has an alias may be missing under its name."""
+    fields = cls.__pydantic_fields__
+    own = schema.get("$defs", {}).get(schema.get("$ref", "").rpartition("/")[2], schema)
+    if "required" in own:
+        named = (name for name in own["required"] if name in fields and fields[name].validation_alias is None)
+        own["required"] = list(named)
 
 
 def write_unknown(value: Any) -> Any:

@@ -24,6 +24,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from pyengine.database.connection import Database
 from pyengine.database.declarations import Declarations
 from pyengine.database.listener import Listener
@@ -170,7 +172,8 @@ class Worker:
         await self.database.open()
         names, versions = [one.name for one in workflows], [one.version for one in workflows]
         digests = [one.digest(loop_version) for one in workflows]
-        hello = (self.id, list(self.queues), names, versions, about_process(), digests)
+        signals = msgspec.json.encode([self._registry.signals(one).registration() for one in workflows])
+        hello = (self.id, list(self.queues), names, versions, about_process(), digests, signals.decode())
         self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self.database, "work", _WORK)
         self._declarations = Declarations(self._side, self._registry)

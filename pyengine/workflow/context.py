@@ -191,6 +191,8 @@ class Context(ContextStarts, ContextValues, ContextWaits, ContextCalls, ContextR
 
         Raises:
             InvalidRequest: another receive of that name waits in this run.
+            DecodeError: the payload is of another type, as its sender gave only the name, or did so before
+                the workflow registered its signals. The signal is received: the next receive gets the next.
             asyncio.CancelledError: the run is being cancelled and receives no more, not even in a shield.
         """
         within = within_run("receive()", "run.signal() to send one")

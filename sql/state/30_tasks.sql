@@ -127,6 +127,7 @@ create table durable._workers (
   queues text[] not null,
   workflows text[] not null,
   versions text[] not null,
+  signals jsonb,
   about jsonb not null default '{}',
   unrenewed text[] not null default '{}',
   blocked text[] not null default '{}',
@@ -137,6 +138,7 @@ create table durable._workers (
 comment on table durable._workers is 'Registered worker processes: from worker_hello_v1 to worker_bye_v1.';
 comment on column durable._workers.number is 'Key of the presence lock: a session-level advisory lock that Postgres frees when the connection dies.';
 comment on column durable._workers.present is 'The worker holds its presence lock on a session of its own; false: only leases tell whether it lives.';
+comment on column durable._workers.signals is 'For each of its workflows, at the same place, its signals as in _workflows; null: none was registered.';
 comment on column durable._workers.seen_at is 'Last hello, heartbeat or presence call.';
 comment on column durable._workers.missing_at is 'When durable.tick() first found the presence lock free; a later call of the worker clears it.';
 comment on column durable._workers.started_at is 'First hello.';
@@ -191,12 +193,15 @@ create table durable._workflows (
   name text collate "C" not null,
   version text collate "C" not null,
   digest bytea,
+  signals jsonb,
   constraint workflows_pk primary key (name, version)
 );
 comment on table durable._workflows is 'Workflows that some worker can run: they distinguish a misspelt name from work that waits for its worker.';
 comment on column durable._workflows.seen_at is 'Last hello of a worker with this workflow.';
 comment on column durable._workflows.digest is
   'Digest of the code of that worker. Runs begin with it, so that a claim by a worker with that code need not write it.';
+comment on column durable._workflows.signals is
+  'The signals that the code of that worker receives: {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null: the worker registered none, and all are delivered.';
 
 create type durable.task_record as (
   id text, state text, version integer, resumes integer, ttl bigint, pid text

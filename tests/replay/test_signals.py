@@ -115,7 +115,7 @@ def test_types() -> None:
 
     run = MemoryRun(workflow(code))
     run.turn(SignalSent("day", "2026-01-02"), SignalSent("day", "never"), SignalSent("day", {"x": 1}))
-    assert run.value[0] == "2026-01-02" and "receive day" in run.value[1] and run.value[2] == {"x": 1}
+    assert run.value[0] == "2026-01-02" and "signal day" in run.value[1] and run.value[2] == {"x": 1}
     check(run)
 
 

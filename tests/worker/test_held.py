@@ -72,7 +72,7 @@ class Traffic:
             await self.go_on.wait()
             return number
 
-        @app.workflow
+        @app.workflow(any_signal=True)
         async def busy() -> list[int]:
             return [await (wait if n == 1 else work)(ctx.run_id, n) for n in range(STEPS)]
 
@@ -85,7 +85,7 @@ class Traffic:
         async def simple() -> int:
             return await work(ctx.run_id, 0)
 
-        @app.workflow
+        @app.workflow(any_signal=True)
         async def waiter(name: str) -> int:
             await ctx.promise(id=name)
             return await work(ctx.run_id, 0)
@@ -499,7 +499,7 @@ def test_users_who_signal_in_crossed_order(dsn: str, conn: Connection, seconds: 
             await asyncio.sleep(0.005)
             return number
 
-        @app.workflow
+        @app.workflow(any_signal=True)
         async def many() -> int:
             return sum([await tiny(number) for number in range(int(seconds * 25))])
 

@@ -124,10 +124,11 @@ SEE_MARK = Procedure(
 )
 
 HELLO = Procedure(
-    signature="(worker, queues[], workflows[], versions[], about jsonb, digests[])"
+    signature="(worker, queues[], workflows[], versions[], about jsonb, digests[],"
+    " signals jsonb [{types {name: JSON schema}, any}])"
     " -> jsonb {number, settings, now, codes, registered, unannounced[],"
     " holders [{pid, user, state, age_ms, query}]}",
-    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6)",
+    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6, $7)",
 )
 
 BLOCKED = Procedure(

@@ -33,49 +33,56 @@ $$;
 comment on function durable._claimed_run(durable._tasks, durable._executions, integer, text, bigint, json) is
   'A claimed run as it is sent to its worker: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child]. An array costs both sides half as much as an object.';
 
-create or replace function durable._insert_workflows(p_workflows text[], p_versions text[], p_digests text[], p_now bigint)
+create or replace function durable._insert_workflows(
+  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_now bigint)
 returns boolean language plpgsql volatile
 as $$
 begin
-  insert into durable._workflows (name, version, seen_at, digest)
-  select distinct on (f.name, f.version) f.name, f.version, p_now, decode(f.digest, 'hex')
-  from unnest(p_workflows, p_versions, p_digests) as f (name, version, digest) order by 1, 2
+  insert into durable._workflows (name, version, seen_at, digest, signals)
+  select distinct on (f.name, f.version) f.name, f.version, p_now, decode(f.digest, 'hex'), f.signals
+  from unnest(p_workflows, p_versions, p_digests, p_signals) as f (name, version, digest, signals) order by 1, 2
   on conflict do nothing;
   return true;
 exception when lock_not_available then
   return false;
 end
 $$ set lock_timeout = '50ms';
-comment on function durable._insert_workflows(text[], text[], text[], bigint) is
+comment on function durable._insert_workflows(text[], text[], text[], jsonb[], bigint) is
   'Inserts workflows that nobody announced before. False, and none is inserted, if another session has inserted one of them and not committed for 50 ms.';
 
-create or replace function durable._announce(p_workflows text[], p_versions text[], p_digests text[], p_now bigint)
+create or replace function durable._announce(
+  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
   v_new record;
 begin
-  select array_agg(f.name) as names, array_agg(f.version) as versions, array_agg(f.digest) as digests into v_new
-  from unnest(p_workflows, p_versions, p_digests) as f (name, version, digest)
+  select array_agg(f.name) as names, array_agg(f.version) as versions, array_agg(f.digest) as digests,
+         array_agg(f.signals) as signals into v_new
+  from unnest(p_workflows, p_versions, p_digests, p_signals) as f (name, version, digest, signals)
   where not exists (select from durable._workflows x where x.name = any (array[f.name]) and x.version = any (array[f.version]));
-  if not durable._insert_workflows(v_new.names, v_new.versions, v_new.digests, p_now) then
-    perform durable._insert_workflows(array[f.name], array[f.version], array[f.digest], p_now)
-    from unnest(v_new.names, v_new.versions, v_new.digests) as f (name, version, digest);
+  if not durable._insert_workflows(v_new.names, v_new.versions, v_new.digests, v_new.signals, p_now) then
+    perform durable._insert_workflows(array[f.name], array[f.version], array[f.digest], array[f.signals], p_now)
+    from unnest(v_new.names, v_new.versions, v_new.digests, v_new.signals) as f (name, version, digest, signals);
   end if;
-  update durable._workflows k set seen_at = p_now, digest = coalesce(decode(f.digest, 'hex'), k.digest)
+  update durable._workflows k set seen_at = p_now, digest = coalesce(decode(f.digest, 'hex'), k.digest), signals = f.signals
   from (
-    select x.ctid as place, u.digest from unnest(p_workflows, p_versions, p_digests) as u (name, version, digest)
+    select x.ctid as place, u.digest, u.signals
+    from unnest(p_workflows, p_versions, p_digests, p_signals) as u (name, version, digest, signals)
     join durable._workflows x on x.name = any (array[u.name]) and x.version = any (array[u.version])
     order by x.name, x.version for update of x skip locked) f
-  where k.ctid = f.place and (k.seen_at < p_now or k.digest is distinct from decode(f.digest, 'hex'));
+  where k.ctid = f.place and (k.seen_at < p_now or k.digest is distinct from decode(f.digest, 'hex')
+                              or k.signals is distinct from f.signals);
   return array(
-    select distinct f.name from unnest(p_workflows, p_versions, p_digests) as f (name, version, digest)
+    select distinct f.name
+    from unnest(p_workflows, p_versions, p_digests, p_signals) as f (name, version, digest, signals)
     left join durable._workflows x on x.name = any (array[f.name]) and x.version = any (array[f.version])
-    where x.name is null or x.digest is distinct from coalesce(decode(f.digest, 'hex'), x.digest));
+    where x.name is null or x.digest is distinct from coalesce(decode(f.digest, 'hex'), x.digest)
+          or x.signals is distinct from f.signals);
 end
 $$;
-comment on function durable._announce(text[], text[], text[], bigint) is
-  'Records the workflows that a worker can run. Answers those that it could not record, because another session has inserted or locked them.';
+comment on function durable._announce(text[], text[], text[], jsonb[], bigint) is
+  'Records the workflows that a worker can run, with the signals that they receive. Answers those that it could not record, because another session has inserted or locked them.';
 
 create or replace function durable._writers_of_workflows()
 returns jsonb language plpgsql stable
@@ -98,36 +105,39 @@ comment on function durable._writers_of_workflows() is
   'Sessions whose open transactions have written or locked rows of _workflows, as worker_blocked_v1 answers them.';
 
 create or replace function durable.worker_hello_v1(
-  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null)
+  p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null,
+  p_signals jsonb default null)
 returns jsonb language plpgsql volatile
 as $$
 declare
   v_number bigint;
   v_registered boolean;
   v_unannounced text[];
+  v_signals jsonb[] := array(select nullif(s.each, 'null') from jsonb_array_elements(p_signals) with ordinality as s (each, n)
+                             order by s.n);
   v_now bigint := durable._now_ms();
 begin
   perform durable._check_site();
   -- a row that an open transaction has deleted is still there: to insert it again would wait for that transaction
   if not exists (select from durable._workers w where w.id = p_worker) then
-    insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, about)
-    values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, coalesce(p_about, '{}'))
+    insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, signals, about)
+    values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, p_signals, coalesce(p_about, '{}'))
     on conflict (id) do nothing;
   else
     update durable._workers w
-    set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions
+    set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions, signals = p_signals
     where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
   end if;
   v_registered := found;
   v_number := (select w.number from durable._workers w where w.id = p_worker);
-  v_unannounced := durable._announce(p_workflows, p_versions, p_digests, v_now);
+  v_unannounced := durable._announce(p_workflows, p_versions, p_digests, v_signals, v_now);
   return jsonb_build_object('number', v_number, 'now', v_now, 'codes', durable._codes(p_workflows, p_versions),
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s), 'registered', v_registered,
     'unannounced', to_jsonb(v_unannounced), 'holders', case when v_unannounced <> '{}' then durable._writers_of_workflows() else '[]' end);
 end
 $$;
-comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[]) is
-  'Registers a worker process under its fresh id, with the workflows that it can run; answers the key of its presence lock, the settings, and the codes that its turns name. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
+comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[], jsonb) is
+  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. Answers the key of its presence lock, the settings, and the codes that its turns name. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile

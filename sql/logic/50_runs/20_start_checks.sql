@@ -93,6 +93,12 @@ $$;
 comment on function durable._check_options(text, text, bigint, bigint, integer, jsonb, text) is
   'Checks the options of a start, other than workflow and arguments. WF004.';
 
+create or replace function durable._likeness(p_name text, p_other text)
+returns bigint language sql immutable parallel safe
+as $$ select count(*) from generate_series(1, length(p_name) - 1) i where strpos(p_other, substr(p_name, i, 2)) > 0 $$;
+comment on function durable._likeness(text, text) is
+  'How many pairs of neighbouring characters of a name another name has, to find the one that was meant.';
+
 create or replace function durable._check_workflow(p_workflow text)
 returns void language plpgsql stable
 as $$
@@ -115,8 +121,7 @@ begin
     return;
   end if;
   select string_agg(quote_literal(n.name), ', ' order by n.alike desc, n.name) into v_known from (
-    select w.name, (select count(*) from generate_series(1, length(p_workflow) - 1) i
-                    where strpos(w.name, substr(p_workflow, i, 2)) > 0) as alike
+    select w.name, durable._likeness(p_workflow, w.name) as alike
     from durable._workflows w group by w.name order by alike desc, w.name limit 5) n;
   perform durable._fail_not_found('workflow', p_workflow,
     format('Workers have registered %s. If its worker comes later: set_setting(''unknown_workflow'', ''queue'').', v_known));

@@ -176,6 +176,7 @@ as $$
 declare
   v_head durable._executions;
   v_known integer;
+  v_fault text;
   v_now bigint;
 begin
   perform durable._check_signal(p_run, p_name, p_payload, p_key);
@@ -194,12 +195,16 @@ begin
     perform durable._fail_conflict(format('Run %L has ended; nobody would receive signal %L.', p_run, p_name),
                                    format('select * from durable.result(%L)', p_run));
   end if;
+  v_fault := durable._signal_refusal(v_head.execution, p_name, p_payload);
+  if v_fault is not null then
+    perform durable._fail_signal(v_head.execution, p_name, v_fault);
+  end if;
   return query select d.deliveries[1], true, d.woken
   from durable._deliver(array[v_head.execution], p_name, array[p_payload], p_key, v_now) d;
 end
 $$;
 comment on function durable.signal_v1(text, text, text, text) is
-  'For our clients: delivers a signal; created is false if a signal with this key was delivered before, also to a run that has ended since. Sends no hint. WF001, WF003, WF004, WF008.';
+  'For our clients: delivers a signal; created is false if a signal with this key was delivered before, also to a run that has ended since. A name that the workflow of the run does not receive is WF001, a payload of another type WF004. Sends no hint. WF001, WF003, WF004, WF008.';
 
 create or replace function durable.signal(run text, name text, payload jsonb default null, dedup text default null)
 returns integer language plpgsql volatile
@@ -215,7 +220,7 @@ begin
 end
 $$;
 comment on function durable.signal(text, text, jsonb, text) is
-  'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). The signal is kept until it is received, in the order of sending. The same dedup again is the same signal. Two of these in one transaction hold the first run while they wait for the second, so two transactions that cross deadlock (40P01): durable.signal_many sends many at once. WF001 no such run, WF003 it has ended, WF004, WF008.';
+  'Sends a signal to a run and answers its number among those of that name: select durable.signal(''order-42'', ''approve'', ''{"ok": true}''). The signal is kept until it is received, in the order of sending. The same dedup again is the same signal. Two of these in one transaction hold the first run while they wait for the second, so two transactions that cross deadlock (40P01): durable.signal_many sends many at once. WF001 no such run, or its workflow receives no signal of this name; WF003 it has ended; WF004 the payload is of another JSON type than the workflow declares, or lacks a key; WF008.';
 
 create or replace function durable._check_receives(p_reports durable._run_report[])
 returns void language plpgsql stable

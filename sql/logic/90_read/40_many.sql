@@ -147,13 +147,15 @@ declare
 begin
   perform durable._check_signal(v_ids[1], $2, u.payload, $4) from (select distinct t as payload from unnest(v_texts) t) u;
   v_now := durable._lock_live_runs(v_ids, false);
-  select array_agg(case when k.known is not null then 'already' else coalesce(r.fault, 'done') end order by r.n),
-         array_agg(k.known order by r.n),
-         array_agg(r.execution order by r.n) filter (where k.known is null and r.fault is null)
+  select array_agg(o.outcome order by r.n), array_agg(k.known order by r.n),
+         array_agg(r.execution order by r.n) filter (where o.outcome = 'done')
   into v_outcomes, v_known, v_runs
   from durable._obstacles(v_ids, v_now) r
   cross join lateral (
-    select case when $4 is not null then durable._known_delivery(r.execution, $2, $4) end as known) k;
+    select case when $4 is not null then durable._known_delivery(r.execution, $2, $4) end as known) k
+  cross join lateral (
+    select case when k.known is not null then 'already' when r.fault is not null then r.fault
+      when durable._signal_refusal(r.execution, $2, v_texts[r.n]) is not null then 'refused' else 'done' end as outcome) o;
   if v_runs is not null then
     select d.deliveries, d.woken into v_deliveries, v_woken
     from durable._deliver(v_runs, $2, array(
@@ -169,7 +171,7 @@ begin
 end
 $$;
 comment on function durable.signal_many(text[], text, jsonb, text, jsonb[]) is
-  'Sends a signal to many runs at once: select * from durable.signal_many(array[''order-1'', ''order-2''], ''approve'', ''{"ok": true}''). payloads: one for each id instead. Answers for each id, once, done with the number of the signal; already, for a dedup that the run had before; ended; not_found. Two such calls never deadlock with each other. WF004, WF008.';
+  'Sends a signal to many runs at once: select * from durable.signal_many(array[''order-1'', ''order-2''], ''approve'', ''{"ok": true}''). payloads: one for each id instead. Answers for each id, once, done with the number of the signal; already, for a dedup that the run had before; ended; refused, its workflow does not receive this signal or not this payload; not_found. Two such calls never deadlock with each other. WF004, WF008.';
 
 create or replace function durable.cancel_many(
   ids text[], reason jsonb default null, grace interval default null, force boolean default false)
