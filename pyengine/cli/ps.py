@@ -13,11 +13,11 @@ import typer
 
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation
-from pyengine.cli.display.columns import Column, cut_ends, print_columns
+from pyengine.cli.display.columns import Column, print_columns
 from pyengine.cli.display.forms import Display
 from pyengine.cli.display.ids import cut_all, whole_id
 from pyengine.cli.output import clip, printable, span, state_style
-from pyengine.cli.runs import checked_text, outcome, unknown_workflow
+from pyengine.cli.runs import checked_text, outcome, states, unknown_workflow
 from pyengine.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ WIDEST_ID = 40
 class Selected:
     """The options that select runs."""
 
-    state: Annotated[str | None, typer.Option("--state", "-s", help="Only runs in this state.")] = None
+    state: Annotated[
+        str | None,
+        typer.Option("--state", "-s", autocompletion=states, help="Only runs in this state."),
+    ] = None
     workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="Only runs of this workflow.")] = (
         None
     )
@@ -117,8 +120,8 @@ class Page:
             return [printable(text(run) or "") for run in self.runs]
 
         details = texts(outcome)
-        if width is None and not self.wide:
-            details = cut_ends(details, DETAIL_OF_PIPES)
+        if not self.wide:
+            details = [clip(text, width or DETAIL_OF_PIPES) for text in details]
         columns = [
             Column(
                 title="ID",

@@ -31,6 +31,7 @@ __all__ = [
     "checked_id",
     "checked_text",
     "outcome",
+    "states",
     "unknown_workflow",
 ]
 
@@ -177,6 +178,13 @@ def _check_workers(db: Database, workflow: str, *, anyway: bool) -> str | None:
             hint="if its worker starts later, add --anyway",
         )
     return f"no worker that serves {workflow} is running; the run waits for: pyengine worker MODULE:APP"
+
+
+def states(incomplete: str) -> list[str]:
+    """Return the states of runs that begin so, for completion in a shell."""
+    from pyengine.admin.queries import STATES
+
+    return [state for state in STATES if state.startswith(incomplete)]
 
 
 def unknown_workflow(workflow: str, known: list[str]) -> NotFound:

@@ -39,7 +39,7 @@ _CONFLICTS = {
     "resume": "only paused, halted or dead runs can be resumed",
     "redrive": "only dead runs can be redriven",
 }
-RunId = Annotated[str, typer.Argument(help="Id of the run.")]
+RunId = Annotated[str, typer.Argument(help="Id of the run, or its beginning.")]
 RunIds = Annotated[
     list[str] | None, typer.Argument(help="Ids of runs; or a filter.", show_default=False, metavar="[ID]...")
 ]

@@ -19,7 +19,7 @@ from pyengine.cli.database import Database, Invocation, explain
 from pyengine.cli.display.columns import Column, print_columns
 from pyengine.cli.display.ids import cut_all, whole_ids
 from pyengine.cli.output import clip, listed, printable
-from pyengine.cli.runs import checked_id, checked_text
+from pyengine.cli.runs import checked_id, checked_text, states
 from pyengine.database.statements.many_runs import BATCH, MATCHING_RUNS, SETTLE_MANY, SIGNAL_MANY
 from pyengine.database.statements.procedures import Procedure
 from pyengine.errors import InvalidRequest
@@ -50,7 +50,8 @@ class Selection:
         str | None, typer.Option("--workflow", "-w", help="All live runs of this workflow, child runs too.")
     ] = None
     state: Annotated[
-        str | None, typer.Option("--state", "-s", help="All in this state: waiting, paused, ...")
+        str | None,
+        typer.Option("--state", "-s", autocompletion=states, help="All in this state: waiting, paused, ..."),
     ] = None
     tags: Annotated[
         list[str] | None,

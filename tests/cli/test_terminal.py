@@ -191,12 +191,17 @@ def test_a_long_run_is_watched_in_a_low_terminal(dsn: str) -> None:
 
 
 def test_the_shell_completes_commands(dsn: str) -> None:
-    """Typer's completion knows the commands."""
-    with Terminal(
-        dsn, _PYENGINE_COMPLETE="complete_bash", COMP_WORDS="pyengine sh", COMP_CWORD="1"
-    ) as terminal:
-        code, printed = terminal.end()
-    assert (code, printed.split()) == (0, ["show"])
+    """Typer's completion knows the commands, and the states of runs."""
+    found = {}
+    for typed in ("pyengine sh", "pyengine ps --state c"):
+        asked = {"_PYENGINE_COMPLETE": "complete_bash", "COMP_WORDS": typed}
+        with Terminal(dsn, **asked, COMP_CWORD=str(typed.count(" "))) as terminal:
+            code, printed = terminal.end()
+        found[typed] = (code, printed.split())
+    assert found == {
+        "pyengine sh": (0, ["show"]),
+        "pyengine ps --state c": (0, ["cancelling", "completed", "cancelled"]),
+    }
 
 
 def test_the_page_names_every_width() -> None:
