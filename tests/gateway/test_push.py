@@ -162,6 +162,21 @@ def test_an_offer_that_came_twice_is_no_failure(conn: Connection, pushing: Opene
     until(lambda: shim.statuses[-1] == 200)
 
 
+def test_a_receiver_that_refuses_is_not_asked_often(
+    conn: Connection, pushing: Opened, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pauses of this offer grow, those of others do not; the log has it once."""
+    set_offer_ms(conn, 100)
+    receiver = stack.enter_context(Receiver(answers(404)))
+    client = stack.enter_context(Client(pushing().url))
+    client.create("refused", receiver.url)
+    time.sleep(2.0)
+    assert 3 <= len(receiver.got) <= 6
+    client.create("new", receiver.url)
+    until(lambda: receiver.got[-1].id == "new")
+    assert caplog.text.count("404") == 1
+
+
 def test_a_receiver_that_releases_is_not_asked_at_once(pushing: Opened, stack: ExitStack) -> None:
     """Its pauses grow with each release in a row, as they do for members with a stream."""
     shim = stack.enter_context(Shim(ending="task.release"))

@@ -2,8 +2,9 @@
 
 Lives here: `Courier`: when messages are asked for, how many are sent at once, and what becomes of a message
 after its answer. May not: a request (http_client.py), a statement (outbox.py). Design: an offer needs no
-second try here, because the database offers a task again until it is acquired. A report is sent until its
-receiver has taken it, refuses reports for ever, or has been away for a day.
+second try here, because the database offers a task again until it is acquired; a receiver that refuses it is
+only asked less and less often. A report is sent until its receiver has taken it, refuses reports for ever, or
+has been away for a day.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyengine.gateway.courier.answers import Answer
 from pyengine.gateway.courier.circuits import Circuits
 from pyengine.gateway.courier.http_client import HttpClient
 from pyengine.gateway.courier.outbox import Outbox
-from pyengine.gateway.courier.pushes import Offer, Push, Report, shown
+from pyengine.gateway.courier.pushes import Push, Report, shown
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.polling import Poller
 
@@ -136,11 +137,13 @@ class Courier:
         answer = await self._client.post(push.address, push.headers, push.body)
         self._metrics.pushed(push.kind, answer.outcome, self._loop.time() - begun_s)
         self._update_circuit(push, answer, begun_s)
-        if isinstance(push, Offer):
+        if isinstance(push, Report):
+            await self._finish_report(push, answer)
+        elif answer.is_delivered or answer.is_failure:
             self._outbox.release(push)
         else:
-            await self._finish_report(push, answer)
-            self._flusher.wake()
+            self._outbox.refuse(push)
+        self._flusher.wake()
         self.poller.wake()
 
     def _update_circuit(self, push: Push, answer: Answer, begun_s: float) -> None:

@@ -25,6 +25,8 @@ logger = logging.getLogger("pyengine.gateway")
 _CLAIM_MS = 5_000
 # a claim is renewed when so much of it is left
 _RENEW_S = 2.5
+_REFUSED_MAX_MS = 60_000
+_FORGET_S = 900.0
 
 
 class Outbox:
@@ -44,6 +46,9 @@ class Outbox:
         self._reports: dict[tuple[str, str], float] = {}
         self._acknowledged: list[Report] = []
         self._put_off: list[tuple[Report, int]] = []
+        self._put_off_offers: list[tuple[Offer, int]] = []
+        # how often in a row an offer was refused, and when last
+        self._refusals: dict[tuple[str, int], tuple[int, float]] = {}
 
     async def due(self) -> list[str]:
         """Return the addresses with something due."""
@@ -63,6 +68,18 @@ class Outbox:
     def release(self, offer: Offer) -> None:
         """Let an offer go: its task is acquired by now, or is offered again in time."""
         self._offers.pop((offer.id, offer.version), None)
+        self._refusals.pop((offer.id, offer.version), None)
+
+    def refuse(self, offer: Offer) -> None:
+        """Let an offer that its receiver has refused be made again, after a pause that grows each time."""
+        key, now_s = (offer.id, offer.version), self._loop.time()
+        for old in [key for key, (_, at_s) in self._refusals.items() if at_s < now_s - _FORGET_S]:
+            del self._refusals[old]
+        self._offers.pop(key, None)
+        count, _ = self._refusals.get(key, (0, now_s))
+        self._refusals[key] = count + 1, now_s
+        pause_ms = min(offer.retry_ms * 2 ** min(count, 20), _REFUSED_MAX_MS)
+        self._put_off_offers.append((offer, pause_ms))
 
     def acknowledge(self, report: Report) -> None:
         """Delete a report with the next `flush`."""
@@ -82,7 +99,10 @@ class Outbox:
         """Acknowledge and put off what was decided."""
         reports, self._acknowledged = self._acknowledged, []
         delayed, self._put_off = self._put_off, []
+        refused, self._put_off_offers = self._put_off_offers, []
         try:
+            if refused:
+                await self._defer_offers([((one.id, one.version), ms) for one, ms in refused])
             if reports:
                 ids, addresses = [one.id for one in reports], [one.address for one in reports]
                 await self._link.rows(ACKNOWLEDGE, ids, addresses)
@@ -90,6 +110,7 @@ class Outbox:
                 await self._defer_reports([((one.id, one.address), ms) for one, ms in delayed])
         except BaseException:
             self._acknowledged[:0], self._put_off[:0] = reports, delayed
+            self._put_off_offers[:0] = refused
             raise
         for one in reports:
             self._reports.pop((one.id, one.address), None)
@@ -100,8 +121,7 @@ class Outbox:
         offers = [key for key, until_s in self._offers.items() if until_s < now_s + _RENEW_S]
         reports = [key for key, until_s in self._reports.items() if until_s < now_s + _RENEW_S]
         if offers:
-            ms = [_CLAIM_MS] * len(offers)
-            await self._link.rows(DEFER_OFFERS, [id for id, _ in offers], [n for _, n in offers], ms)
+            await self._defer_offers([(key, _CLAIM_MS) for key in offers])
         if reports:
             await self._defer_reports([(key, _CLAIM_MS) for key in reports])
         self._offers.update((key, now_s + _CLAIM_MS / 1000) for key in offers if key in self._offers)
@@ -131,6 +151,11 @@ class Outbox:
         is_new = key not in self._offers
         self._offers[key] = self._loop.time() + row["retry_ms"] / 1000
         return Offer.from_row(row, self._server_url) if is_new else None
+
+    async def _defer_offers(self, deferred: list[tuple[tuple[str, int], int]]) -> None:
+        ids = [id for (id, _), _ in deferred]
+        versions = [version for (_, version), _ in deferred]
+        await self._link.rows(DEFER_OFFERS, ids, versions, [ms for _, ms in deferred])
 
     async def _defer_reports(self, deferred: list[tuple[tuple[str, str], int]]) -> None:
         ids = [id for (id, _), _ in deferred]
