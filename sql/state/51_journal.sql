@@ -98,12 +98,18 @@ create type durable._run_report as (
 comment on type durable._run_report is
   'The report of one run in a turn, and its result: the verdict, where its rows begin and end, and the row of a single outcome.';
 
+create type durable._progress_report as (
+  execution bigint, id text, seq integer, done double precision, total double precision, note text, named jsonb
+);
+comment on type durable._progress_report is
+  'The values that a run has set since its last report, as durable._progress keeps them; done is null if it has only set named values.';
+
 create type durable._turn_batch as (
   reports durable._run_report[], has_commands boolean, has_outcomes boolean, has_several boolean, has_unknown boolean,
-  endings text[], settles text[], writes_side_rows boolean, adopts text[]
+  endings text[], settles text[], writes_side_rows boolean, adopts text[], progress durable._progress_report[]
 );
 comment on type durable._turn_batch is
-  'The reports of one turn, and properties of all of them. The cost of a turn is mainly the number of its statements, and most statements are for cases that most turns do not have. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each report, null for none. settles: promises that may be settled. writes_side_rows: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for.';
+  'The reports of one turn, and properties of all of them. The cost of a turn is mainly the number of its statements, and most statements are for cases that most turns do not have. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each report, null for none. settles: promises that may be settled. writes_side_rows: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for. progress: what runs have set.';
 
 create type durable._turn_answer as (
   now bigint, verdicts json, tails json, tasks json, hints text[], settled boolean, due_in bigint, busy bigint[], locked text[],

@@ -1,5 +1,5 @@
-"""Plays of test_side_rows.py about calls and objects: what the engine is about to do to two of a kind, `h`
-and `f`, while a user holds rows of `h`.
+"""Plays of test_side_rows.py about calls, objects and progress: what the engine is about to do to two of a
+kind, `h` and `f`, while a user holds rows of `h`.
 
 Nothing here asserts, but that a play begins as it says.
 """
@@ -9,9 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.support.clock import Clock
-from tests.support.verbs import Connection, ask, begin_run, complete, report, take_turn, tick
+from tests.support.verbs import (
+    Connection,
+    Turn,
+    ask,
+    begin_run,
+    complete,
+    done,
+    progress,
+    report,
+    take_turn,
+    tick,
+)
 
 PAIR = ("h", "f")
 OF_CALL = (
@@ -43,6 +55,44 @@ class Play:
 
     act: Callable[[], list[str]]
     is_done: Callable[[str], bool]
+
+
+def reporting(conn: Connection, reports: dict[str, dict[str, Any]], *, one_by_one: bool = False) -> Play:
+    """Turns that report what both did; who is busy reports it again."""
+    verdicts: dict[str, str] = {}
+
+    def act() -> list[str]:
+        left = [each for name, each in reports.items() if verdicts.get(name) != "ok"]
+        answers: list[Turn] = [take_turn(conn, "W", each) for each in left] if one_by_one else []
+        for answer in answers or [take_turn(conn, "W", *left)]:
+            verdicts.update(dict.fromkeys(reports, "busy") if not verdicts else {})
+            about = answer.raw["verdicts"]
+            for name, each in reports.items():
+                if each["execution"] in (about["execution"] or []):
+                    verdicts[name] = about["verdict"][about["execution"].index(each["execution"])]
+        return [one for answer in answers or [answer] for one in answer.raw["locked"]]
+
+    return Play(act, lambda name: verdicts.get(name) == "ok")
+
+
+def runs_set_progress(conn: Connection, clock: Clock) -> Play:
+    """Two runs that have made progress make more, in one turn."""
+    reports = {}
+    for name in PAIR:
+        held = begin_run(conn, name)
+        take_turn(conn, "W", report(held, progress=progress(held, 1, 1)))
+        reports[name] = report(held, outcomes=[done(0)], progress=progress(held, 1, 2))
+    return reporting(conn, reports)
+
+
+def single_runs_end_with_progress(conn: Connection, clock: Clock) -> Play:
+    """Two runs that have made progress end, each in a turn of its own."""
+    reports = {}
+    for name in PAIR:
+        held = begin_run(conn, name)
+        take_turn(conn, "W", report(held, progress=progress(held, 1, 1)))
+        reports[name] = report(held, end=complete(), progress=progress(held, 1, 2))
+    return reporting(conn, reports, one_by_one=True)
 
 
 def retaining(conn: Connection, clock: Clock, is_done: Callable[[str], bool]) -> Play:

@@ -15,7 +15,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.races.plays import HOLDS_OF_CALLS, PAIR, Play, calls_of_removed_runs, objects_are_unused
+from tests.races.plays import (
+    HOLDS_OF_CALLS,
+    PAIR,
+    Play,
+    calls_of_removed_runs,
+    objects_are_unused,
+    reporting,
+    runs_set_progress,
+    single_runs_end_with_progress,
+)
 from tests.races.test_purging import PATIENT
 from tests.style.test_waits import below, bodies
 from tests.support.clock import Clock
@@ -24,7 +33,6 @@ from tests.support.verbs import (
     TTL_MS,
     Connection,
     Held,
-    Turn,
     adopt,
     ask,
     begin_run,
@@ -36,6 +44,7 @@ from tests.support.verbs import (
     heartbeat,
     join_set,
     pick,
+    progress,
     promise,
     promise_of,
     receive,
@@ -60,6 +69,7 @@ HOLDS = {
     "_inboxes": OF_RUN,
     "_join_sets": OF_RUN,
     "_members": OF_RUN,
+    "_progress": "id = 'h'",
     "_schedules": "id = 'h'",
     "_removed": "id = 'h'",
     "_retention": "true",
@@ -312,24 +322,6 @@ CLAIMS: dict[Callable[[Connection, Clock], Play], tuple[str, ...]] = {
 }
 
 
-def reporting(conn: Connection, reports: dict[str, dict[str, Any]], *, one_by_one: bool = False) -> Play:
-    """Turns that report what both did; who is busy reports it again."""
-    verdicts: dict[str, str] = {}
-
-    def act() -> list[str]:
-        left = [each for name, each in reports.items() if verdicts.get(name) != "ok"]
-        answers: list[Turn] = [take_turn(conn, "W", each) for each in left] if one_by_one else []
-        for answer in answers or [take_turn(conn, "W", *left)]:
-            verdicts.update(dict.fromkeys(reports, "busy") if not verdicts else {})
-            about = answer.raw["verdicts"]
-            for name, each in reports.items():
-                if each["execution"] in (about["execution"] or []):
-                    verdicts[name] = about["verdict"][about["execution"].index(each["execution"])]
-        return [one for answer in answers or [answer] for one in answer.raw["locked"]]
-
-    return Play(act, lambda name: verdicts.get(name) == "ok")
-
-
 def single_runs_end(conn: Connection, clock: Clock) -> Play:
     """Each of two runs that nobody waits for ends in a turn of its own; they have resumes."""
     held = {name: begin_run(conn, name) for name in PAIR}
@@ -410,6 +402,8 @@ def runs_continue_as_new(conn: Connection, clock: Clock) -> Play:
 
 TURNS: dict[Callable[[Connection, Clock], Play], tuple[str, ...]] = {
     single_runs_end: ("_resumes",),
+    single_runs_end_with_progress: ("_progress",),
+    runs_set_progress: ("_progress",),
     runs_end: ("_callbacks", "_listeners", "_resumes", "_row_waits"),
     runs_suspend: ("_resumes",),
     runs_receive: ("_inboxes",),
@@ -526,6 +520,16 @@ def test_a_worker_whose_idle_row_is_held(dsn: str, conn: Connection) -> None:
     assert (answer.of(held), answer.raw["idle"]) == (("ok", "done"), False)
 
 
+def test_a_hint_that_is_held(dsn: str, conn: Connection) -> None:
+    """Progress is written while somebody has locked the record of the last hint about it."""
+    held = begin_run(conn, "h")
+    take_turn(conn, "W", report(held, progress=progress(held, 1, 1)))
+    with psycopg.connect(dsn) as user:
+        assert user.execute("select from durable._hints for update").rowcount
+        assert take_turn(conn, "W", report(held, progress=progress(held, 1, 2))).of(held)[0] == "ok"
+    assert ask(conn, ("select done from durable.progress", ())) == (2,)
+
+
 def test_news_that_is_held(dsn: str, conn: Connection, clock: Clock) -> None:
     """What a trigger has left is acted upon once; the row that says so is deleted later."""
     play = rows_come(conn, clock)
@@ -567,7 +571,7 @@ def test_the_site_of_an_idle_copy_is_held(dsn: str, conn: Connection, sign: str)
 
 ENTRY_POINTS = {
     "worker_turn_v1": {table for of in (CLAIMS, TURNS) for tables in of.values() for table in tables}
-    | {"_idle_workers"},
+    | {"_idle_workers", "_hints"},
     "tick_v1": {table for tables in TICKS.values() for table in tables}
     | {"_workers", "_idle_workers", "_row_events"},
     **{sign: set(tables) for sign, (_, tables) in SIGNS.items() if sign != "tick_v1"},

@@ -21,6 +21,9 @@ LISTENER = "insert into durable._listeners (awaited_id, address) values ('{}', '
 RESUME = "insert into durable._resumes (task_id, awaited_id) values ('{}', '{}')"
 REMOVED = """insert into durable._removed (id, state, ended_at, removed_at, workflow, key)
 select '{}', 'resolved', 1, 2, coalesce((select workflow from durable._executions where key = 'k'), ''), {}"""
+PROGRESS = """with r as (select head from durable._promises where id = 'r')
+insert into durable._progress (id, named, changed_at)
+select '{}', jsonb_build_object('k', jsonb_build_array({}, {}, '1')), 1"""
 UNBLOCK = "update durable._unblocks set {} where promise_id = 'done'"
 STRICT = "select durable.set_setting('conformance', 'strict')"
 BOTH = """promise_tags = '{"resonate:timer": "true", "resonate:target": "g"}'"""
@@ -288,6 +291,9 @@ LAWS: dict[str, Break] = {
     "fork_has_its_run": Break(
         "insert into durable._forks (at, id, origin_id, origin, seq, by) values (1, 'gone', 'r', 1, 1, 'me')"
     ),
+    "progress_is_of_a_task": Break(PROGRESS.format("x", "0", 0)),
+    "progress_is_of_its_own_journal": Break(PROGRESS.format("h", "1", 0)),
+    "progress_is_within_the_journal": Break(PROGRESS.format("r", "(select head from r)", 10**6)),
     "well_formed_task_resumes_unique": Break(AGAIN.format("_resumes", "true"), "_resumes.resumes_pk"),
 }
 

@@ -49,6 +49,7 @@ HISTORY = {
         "_join_sets",
         "_members",
         "_forks",
+        "_progress",
     ),
     *("_objects", "_object_uses", "_closures", "_refs", "_pins", "_pin_log"),
     *("_calls", "_call_attempts", "_call_waiters", "_call_steps", "_call_polls", "_claims"),

@@ -80,6 +80,8 @@ ALLOWED = {
     "pyengine/admin/bundle.py": "a bundle of SQL files, and a public command",
     "bundle": "its function",
     "look_up": "reads a name in a table",
+    "note": "the text beside a progress, as ctx.progress takes it",
+    "p_note": "its parameter",
 }
 
 PROSE = {

@@ -207,9 +207,10 @@ def report(
     commands: Sequence[dict[str, Any]] = (),
     end: dict[str, Any] | None = None,
     seen: int | None = None,
+    progress: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What one run reports; `seen` is what it was handed out with unless told otherwise."""
-    return {
+    return ({} if progress is None else {"progress": progress}) | {
         "execution": held.execution,
         "id": held.id,
         "version": held.version,
@@ -218,6 +219,14 @@ def report(
         "commands": list(commands),
         "end": end,
     }
+
+
+def progress(held: Held, seq: int, done: float | None = None, **more: Any) -> dict[str, Any]:
+    """What a run has set when its journal had been read up to a number: its progress, or values by name."""
+    given = {name: more.pop(name) for name in ("total", "note") if name in more}
+    named = {name: [held.execution, seq, json.dumps(value)] for name, value in more.items()}
+    counts = {} if done is None else {"seq": seq, "done": done, **given}
+    return counts | ({"named": named} if named else {})
 
 
 def code(workflow: str, version: str = "1") -> str:

@@ -1,6 +1,6 @@
--- Side rows: callbacks, listeners, resumes, inboxes, join sets, waits for rows. Each is written under the lock of the promise,
--- task or head that it belongs to. Only two kinds of sessions lock one without that: people, by hand, and for a moment the sweep
--- that tests waits for rows. The engine waits for neither: work that needs a locked row is left out.
+-- Side rows: callbacks, listeners, resumes, inboxes, join sets, waits for rows, progress. Each is written under the lock of the
+-- promise, task or head that it belongs to. Only two kinds of sessions lock one without that: people, by hand, and for a moment
+-- the sweep that tests waits for rows. The engine waits for neither: work that needs a locked row is left out.
 -- A row that was never locked or changed has no xmax, so one query shows that all are free. Only if one may be locked are they
 -- locked, with SKIP LOCKED. If a row is locked between that query and the write, the write waits for it once, for lock_timeout
 -- at most: the next query sees the lock.
@@ -58,6 +58,22 @@ end
 $$;
 comment on function durable._try_lock_resumes(text[]) is
   'Class 4, for locked tasks that are to be acquired. Answers those with a resume that another session has locked.';
+
+create or replace function durable._try_lock_progress(p_ids text[])
+returns text[] language plpgsql volatile
+as $$
+begin
+  if not exists (select from durable._progress g where g.id = any (p_ids) and g.xmax <> 0) then
+    return '{}';
+  end if;
+  return array(
+    select g.id from durable._progress g
+    where g.id = any (p_ids) and g.ctid <> all (array(
+      select x.ctid from durable._progress x where x.id = any (p_ids) for update skip locked)));
+end
+$$;
+comment on function durable._try_lock_progress(text[]) is
+  'Class 4, for locked tasks whose runs have set values. Answers those whose row another session has locked.';
 
 create or replace function durable._may_be_locked(p_reports durable._run_report[])
 returns text[] language plpgsql stable
@@ -155,6 +171,9 @@ begin
   end if;
   if p_batch.writes_side_rows then
     v_missed := v_missed || durable._try_lock_run_side_rows(p_batch.reports);
+  end if;
+  if p_batch.progress <> '{}' then
+    v_missed := v_missed || durable._try_lock_progress(array(select n.id from unnest(p_batch.progress) n));
   end if;
   return v_missed;
 end

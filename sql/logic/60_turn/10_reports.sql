@@ -32,11 +32,14 @@ begin
          coalesce(bool_or((b."end")."do" = 'continue'), false)
            or (coalesce(bool_or(b.commands <> '{}'), false)
                and p_reports @? '$[*].commands[*].do ? (@ == "receive" || @ == "take")'),
-         p_adopts
+         p_adopts,
+         coalesce(array_agg(row(b.execution, h.id, (b.progress).seq, (b.progress).done, (b.progress).total, (b.progress).note,
+                                (b.progress).named)::durable._progress_report)
+                    filter (where b.progress is distinct from null and h.id is not null), '{}')
   into v_batch
   from jsonb_to_recordset(p_reports)
          as b (execution bigint, id text, version integer, seen integer, outcomes durable._step_outcome[],
-               commands durable._command[], "end" durable._ending)
+               commands durable._command[], "end" durable._ending, progress durable._progress_report)
   left join durable._executions h
     on h.execution = any (array[b.execution]) and h.id = b.id;
   return v_batch;

@@ -94,7 +94,8 @@ begin
     return null;
   end if;
   v_task := durable._try_lock_task(v_id);
-  if v_task.id is null or v_task.owner is not null or durable._is_awaited(v_id, v_execution) then
+  if v_task.id is null or v_task.owner is not null or durable._is_awaited(v_id, v_execution)
+     or (p_report ? 'progress' and durable._try_lock_progress(array[v_id]) <> '{}') then
     return null;
   end if;
   v_head := durable._try_lock_head(v_execution);
@@ -113,6 +114,9 @@ begin
     v_next := v_next + durable._width(v_event.type);
   end if;
   perform durable._settle_single(v_id, v_head.execution, v_state, v_value, v_task.version, v_now);
+  if p_report ? 'progress' then
+    perform durable._write_progress((durable._read_reports(jsonb_build_array(p_report))).progress, v_now);
+  end if;
   if p_notify and p_report ? 'reply' then
     -- the report is small, so the message is too
     perform durable._send_message(p_report ->> 'reply', json_build_array(

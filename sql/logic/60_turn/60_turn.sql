@@ -169,6 +169,9 @@ begin
     reports := durable._answer_commands(reports, p_batch.adopts, p_now);
   end if;
   queues := queues || durable._end_reports(reports, v_endings, p_now);
+  if p_batch.progress <> '{}' then
+    perform durable._report_progress(p_batch.progress, reports, p_now);
+  end if;
 end
 $$;
 comment on function durable._write_turn(durable._turn_batch, text, bigint) is

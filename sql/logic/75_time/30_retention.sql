@@ -163,6 +163,7 @@ begin
   delete from durable._join_sets j where j.execution = any (v_heads);
   delete from durable._row_waits w where w.promise_id = any (v_tree);
   delete from durable._forks f where f.id = any (v_tree);
+  delete from durable._progress g where g.id = any (v_tree);
   delete from durable._callbacks c where c.awaited_id = any (v_tree);
   delete from durable._callbacks c where c.awaiter_id = any (v_tree) and c.child >= 0;
   delete from durable._callbacks c

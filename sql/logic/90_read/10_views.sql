@@ -123,6 +123,29 @@ union all
 select 'completed', count(*) from durable._promises p where p.head is not null and p.state = 'resolved' having count(*) > 0;
 comment on view durable.counts is 'How many runs are in each state. Those that completed are counted one by one: it takes longer the more there are.';
 
+create or replace view durable.progress as
+select g.id, g.done, g.total, g.note,
+       (select coalesce(jsonb_object_agg(v.key, durable._json(v.value ->> 2)), '{}') from jsonb_each(g.named) v) as named,
+       durable._at(g.changed_at) as changed_at
+from durable._progress g;
+comment on view durable.progress is
+  'The last progress of runs (ctx.progress, durable.set_progress) and their named values (ctx.set, durable.set_value): select done, total, note from durable.progress where id = ''order-42''. A run that has set nothing has no row; total is null if it is unknown, done if only values were set.';
+
+create or replace function durable.child_counts(id text)
+returns table (total bigint, done bigint, failed bigint, running bigint) language sql stable
+as $$
+  select n.total, n.done, n.failed, n.total - n.done - n.failed
+  from durable._promises r
+  cross join lateral (
+    select count(*) as total, count(*) filter (where c.state = 'resolved') as done,
+           count(*) filter (where c.state like 'rejected%') as failed
+    from durable._promises c
+    where c.id > r.id || '.' and c.id < r.id || '/' and c.execution = r.head and c.head is not null) n
+  where r.id = $1
+$$;
+comment on function durable.child_counts(text) is
+  'How many child runs a run has started, and how many of them have completed, have failed, and have not ended: select * from durable.child_counts(''order-42''). Of a run that continued as new, those of its present journal. Costs what stands below the run.';
+
 create or replace view durable.forks as
 select f.id, f.origin_id as origin, f.seq, durable._at(f.at) as at, f.by, f.replaced,
        durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) as state

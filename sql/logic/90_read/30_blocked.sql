@@ -30,6 +30,8 @@ as $$
     union all
     select w.promise_id, w.xmax from durable._row_waits w where w.promise_id = any (p_ids)
     union all
+    select g.id, g.xmax from durable._progress g where g.id = any (p_ids)
+    union all
     select p.id, x.xmax from durable._promises p
     cross join lateral (
       select w.xmax from durable._row_waits w where w.execution = any (array[p.head])

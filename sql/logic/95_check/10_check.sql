@@ -358,6 +358,29 @@ as $$
 $$;
 comment on function durable._check_remains(text[], text[]) is 'Laws of tombstones: a removed id or key has no rows.';
 
+create or replace function durable._check_progress(p_from text[], p_to text[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, g.id, format('value %L, set at %s of journal %s, which has %s events', n.name, n.seq, n.execution, h.next_seq)
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select x.* from durable._progress x where x.id >= s.first and x.id < s.beyond offset 0) g
+  left join durable._promises p on p.id = any (array[g.id])
+  left join lateral (
+    select null::text, g.execution, g.seq where g.seq is not null
+    union all
+    select k.key, (k.value ->> 0)::bigint, (k.value ->> 1)::integer from jsonb_each(g.named) k
+  ) as n (name, execution, seq) on true
+  left join durable._executions h on h.execution = any (array[n.execution])
+  cross join lateral (values
+    ('progress_is_of_a_task', p.target is null),
+    ('progress_is_of_its_own_journal', h.id is distinct from case when n.execution <> 0 then g.id end),
+    ('progress_is_within_the_journal', n.seq < 0 or n.seq > h.next_seq)
+  ) as v (law, broken)
+  where v.broken
+$$;
+comment on function durable._check_progress(text[], text[]) is
+  'Laws of progress and named values: they are of a run or task that is there, and were set at a position of its journal.';
+
 create or replace function durable._check_setup()
 returns table (law text, id text, detail text) language sql stable
 as $$
@@ -384,6 +407,7 @@ as $$
   union all select x.* from durable._check_messages(p_from, p_to) x
   union all select x.* from durable._check_keys(p_from, p_to) x
   union all select x.* from durable._check_remains(p_from, p_to) x
+  union all select x.* from durable._check_progress(p_from, p_to) x
   union all select x.* from durable._check_row_waits(p_from, p_to) x
 $$;
 comment on function durable._check_ids(text[], text[]) is

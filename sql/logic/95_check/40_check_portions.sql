@@ -42,7 +42,8 @@ begin
       (select u.promise_id from durable._unblocks u order by u.promise_id desc limit 1),
       (select w.promise_id from durable._row_waits w order by w.promise_id desc limit 1),
       (select r.id from durable._removed r order by r.id desc limit 1),
-      (select f.id from durable._forks f order by f.id desc limit 1))));
+      (select f.id from durable._forks f order by f.id desc limit 1),
+      (select g.id from durable._progress g order by g.id desc limit 1))));
 end
 $$ set enable_sort = off set jit = off;
 comment on function durable._ids_from(text) is
