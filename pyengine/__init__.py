@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyengine.client.many_runs import RunFilter, Steered
     from pyengine.client.promise_records import PromiseConflict, PromiseRecord
     from pyengine.client.promises import Opaque
-    from pyengine.client.run_status import RunMoment, RunStatus
+    from pyengine.client.run_status import ChildCounts, Progress, RunMoment, RunStatus
     from pyengine.client.schedules import Schedule
     from pyengine.definitions.bound_workflow import BoundWorkflow
     from pyengine.definitions.determinism.warning import DeterminismWarning
@@ -85,6 +85,7 @@ __all__ = [
     "BoundWorkflow",
     "CallAborted",
     "CallFailed",
+    "ChildCounts",
     "Client",
     "CompensationFailed",
     "Conflict",
@@ -108,6 +109,7 @@ __all__ = [
     "NotTargeted",
     "Opaque",
     "PayloadTooLarge",
+    "Progress",
     "PromiseConflict",
     "PromiseRecord",
     "Record",
@@ -141,6 +143,7 @@ __all__ = [
 _HOMES = {
     "App": "app",
     "BoundWorkflow": "definitions.bound_workflow",
+    "ChildCounts": "client.run_status",
     "Client": "client.client",
     "CompensationFailed": "replay.compensation",
     "DeterminismWarning": "definitions.determinism.warning",
@@ -149,6 +152,7 @@ _HOMES = {
     "HttpResponse": "workflow.http_records",
     "HttpStatusError": "workflow.http_records",
     "JoinSet": "replay.join_sets",
+    "Progress": "client.run_status",
     "Run": "client.client",
     "RunFilter": "client.many_runs",
     "RunMoment": "client.run_status",

@@ -38,6 +38,7 @@ from pyengine.definitions.signals import Signal
 from pyengine.development import DevelopmentChecks, check_finished, observing
 from pyengine.errors import EngineError, InvalidRequest, RunFailed
 from pyengine.foreground import runner, serve
+from pyengine.live_bar import following
 from pyengine.worker.worker import Worker
 
 __all__ = ["App"]
@@ -223,7 +224,7 @@ class App(AppCalls, AppSchedules, Starts):
     # -- verbs
 
     @overload
-    def run(self, workflow: BoundWorkflow[R], /) -> R: ...
+    def run(self, workflow: BoundWorkflow[R], /, *, progress: bool = False) -> R: ...
     @overload
     def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def run(self, workflow: Workflow[..., R] | BoundWorkflow[R], /, *args: Any, **kwargs: Any) -> R:
@@ -231,6 +232,13 @@ class App(AppCalls, AppSchedules, Starts):
 
         Installs the schema, runs a worker in this process until the run has ended, and stops it. Then the
         journal is replayed once, as another worker would do after a crash.
+
+        Args:
+            workflow: the workflow.
+            args: its arguments.
+            kwargs: its arguments by name; and `progress=True`, to show its progress on the terminal
+                (`ctx.progress`). If the workflow has a parameter of that name, or for type checkers:
+                `app.run(workflow.bind(...), progress=True)`.
 
         Raises:
             RunFailed: the workflow failed; its error is the cause.
@@ -241,9 +249,13 @@ class App(AppCalls, AppSchedules, Starts):
         if self.registry.workflow(workflow.name, workflow.definition.version) is not workflow.definition:
             raise InvalidRequest(f"workflow {workflow.name!r} belongs to another App")
 
+        is_bound = isinstance(workflow, BoundWorkflow)
+        is_option = is_bound or not workflow.definition.signature.takes("progress")
+        shown = bool(is_option and kwargs.pop("progress", False))
+
         async def main() -> R:
             async with self._place(install=True) as place:
-                return await self._run(place, workflow, args, kwargs)
+                return await self._run(place, workflow, args, kwargs, shown=shown)
 
         with runner() as loop:
             return loop.run(main())
@@ -254,6 +266,8 @@ class App(AppCalls, AppSchedules, Starts):
         workflow: Workflow[..., R] | BoundWorkflow[R],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        *,
+        shown: bool,
     ) -> R:
         """Run a workflow, and replay it."""
         left: list[str] = []
@@ -261,7 +275,8 @@ class App(AppCalls, AppSchedules, Starts):
         async with self._serving(place, {"make_runs": observing(left.append)}) as worker:
             run: Run[R] = await place.client.begin(workflow, args, kwargs)
             try:
-                ended.set_result(await _ended(run, worker))
+                async with following(run, workflow.name) if shown else contextlib.nullcontext():
+                    ended.set_result(await _ended(run, worker))
             except RunFailed as error:
                 ended.set_exception(error)
         # outside of the `except`: errors of the replayed code would get this one as their context

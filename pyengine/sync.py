@@ -22,7 +22,7 @@ workflow code may not.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Unpack, overload
 
@@ -31,6 +31,7 @@ from pyengine.client import promises as awaiting_promises
 from pyengine.client import schedules as awaiting_schedules
 from pyengine.client.psycopg_transport import PsycopgTransport
 from pyengine.client.run import Run, SignalOptions
+from pyengine.client.run_status import RunStatus
 from pyengine.client.starts import StartOptions
 from pyengine.definitions.bound_workflow import Accepts, BoundWorkflow
 from pyengine.definitions.registry import Registry, Workflow
@@ -51,8 +52,8 @@ else:
 __all__ = ["Client", "Promises", "Schedules", "SyncRun"]
 
 P = ParamSpec("P")
-R = TypeVar("R")
 V = TypeVar("V")
+R = TypeVar("R")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
@@ -75,12 +76,26 @@ def _driven(coroutine: Coroutine[Any, Any, R]) -> R:
     raise EngineError("a verb of the client waits for something else than its transport")
 
 
+def _driven_items(items: AsyncGenerator[R, None]) -> Iterator[R]:
+    """Iterate over an asynchronous generator that never suspends."""
+    try:
+        while True:
+            try:
+                yield _driven(items.__anext__())
+            except StopAsyncIteration:
+                return
+    finally:
+        _driven(items.aclose())
+
+
 def _derive(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Return a blocking method that calls a verb of the inner object."""
 
     @functools.wraps(verb)
     def derived(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         answer = verb(self._inner, *args, **kwargs)
+        if isinstance(answer, AsyncGenerator):
+            return _driven_items(answer)
         if isinstance(answer, Coroutine):
             answer = _driven(answer)
         if isinstance(answer, Run):
@@ -104,6 +119,10 @@ def _of_client(
 def _of_client(
     verb: Callable[Concatenate[awaiting.ClientApi, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Client, P], R]: ...
+@overload
+def _of_client(
+    verb: Callable[Concatenate[awaiting.ClientApi, P], AsyncIterator[R]],
+) -> Callable[Concatenate[Client, P], Iterator[R]]: ...
 def _of_client(verb: Any) -> Any:
     return _derive(verb)
 
@@ -122,6 +141,10 @@ def _of_run(
 def _of_run(
     verb: Callable[Concatenate[Run[T], P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncRun[T], P], R]: ...
+@overload
+def _of_run(
+    verb: Callable[Concatenate[Run[T], P], AsyncIterator[R]],
+) -> Callable[Concatenate[SyncRun[T], P], Iterator[R]]: ...
 def _of_run(verb: Any) -> Any:
     return _derive(verb)
 
@@ -158,8 +181,15 @@ class SyncRun(Generic[T]):
         """Whether this start created the run; None for a handle of an existing run."""
         return self._inner.created
 
-    get = _of_run(Run.get)
     if TYPE_CHECKING:
+        # a derivation keeps one signature, and `get` and `signal` have several
+        @overload
+        def get(self) -> RunStatus: ...
+        @overload
+        def get(self, name: str, type: type[V]) -> V | None: ...
+        @overload
+        def get(self, name: str, type: Any = ...) -> Any: ...
+        def get(self, name: str | None = None, type: Any = Any) -> Any: ...
 
         def result(self, *, timeout: Duration | None = None) -> T: ...
 
@@ -174,7 +204,9 @@ class SyncRun(Generic[T]):
         def signal(self, signal: Any, payload: Any = None, **options: Any) -> int: ...
     else:
         result = _of_run(Run.result)
+        get = _of_run(Run.get)
         signal = _of_run(Run.signal)
+    watch = _of_run(Run.watch)
     cancel = _of_run(Run.cancel)
     pause = _of_run(Run.pause)
     resume = _of_run(Run.resume)
@@ -318,6 +350,8 @@ class Client:
     start_many = _of_client(awaiting.ClientApi.start_many)
     run = _handle_of_client(awaiting.ClientApi.run)
     get = _of_client(awaiting.ClientApi.get)
+    get_value = _of_client(awaiting.ClientApi.get_value)
+    watch = _of_client(awaiting.ClientApi.watch)
     list = _of_client(awaiting.ClientApi.list)
     if TYPE_CHECKING:
 

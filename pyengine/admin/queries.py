@@ -33,6 +33,7 @@ __all__ = [
     "installed",
     "known_workflows",
     "pooled",
+    "progress",
     "purge",
     "purge_calls",
     "result",
@@ -223,6 +224,17 @@ def result(conn: Connection[TupleRow], id: str) -> tuple[str, Any, Any]:
     """Return state of the promise, value and error of a run as they are now."""
     row = conn.execute("select state, value, error from durable.result(%s)", (id,)).fetchone()
     return row if row is not None else ("pending", None, None)
+
+
+def progress(conn: Connection[TupleRow], id: str) -> dict[str, Any] | None:
+    """Return the progress of a run and the counts of its child runs; None if there is no such run."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(
+            """select p.done, p.total, p.note, c.total as children, c.done as children_done,
+                      c.failed as children_failed, c.running as children_running
+               from durable.child_counts(%(id)s) c left join durable.progress p on p.id = %(id)s""",
+            {"id": id},
+        ).fetchone()
 
 
 def workers(conn: Connection[TupleRow]) -> list[dict[str, Any]]:

@@ -7,6 +7,9 @@ waits for results. May not: a verb, SQL text.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from pyengine.client.caller_connection import run_on
@@ -20,6 +23,9 @@ from pyengine.database.statements.procedures import Procedure
 from pyengine.errors import InvalidRequest
 
 __all__ = ["AsyncpgTransport"]
+
+_CHANGES: tuple[Channel, ...] = ("durable_settled", "durable_progress")
+_HINTS_PAUSE_S = 0.1
 
 
 class AsyncpgTransport(Transport):
@@ -81,6 +87,32 @@ class AsyncpgTransport(Transport):
         self._closed = True
         await self._results.close()
         await self._pool.close()
+
+    @asynccontextmanager
+    async def hints(self) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
+        """Return a context whose value waits until a run has changed, or for at most so many seconds."""
+        await self.open()
+        changed = asyncio.Event()
+
+        async def wait(longest_s: float) -> None:
+            # hints of busy runs come in a row: what they announce is read together
+            await asyncio.sleep(_HINTS_PAUSE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(longest_s - _HINTS_PAUSE_S):
+                    await changed.wait()
+            changed.clear()
+
+        for channel in _CHANGES:
+            self._listener.subscribe(channel, changed.set)
+        try:
+            await self._listener.start()
+            try:
+                yield wait
+            finally:
+                await self._listener.stop()
+        finally:
+            for channel in _CHANGES:
+                self._listener.unsubscribe(channel, changed.set)
 
     async def _rows(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]:
         return await self._pool.rows(procedure, *values)

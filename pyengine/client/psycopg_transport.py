@@ -14,8 +14,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,6 +56,7 @@ logger = logging.getLogger("pyengine.blocking")
 
 _LISTEN_FROM_S = 0.3
 """Shorter pauses do not listen for hints."""
+_WATCH_PAUSE_S = 0.25
 _KEEP_ALIVE: dict[str, Any] = {
     "keepalives": 1,
     "keepalives_idle": 15,
@@ -151,6 +152,15 @@ class PsycopgTransport(Transport):
         """Close the connections; statements of other threads on them fail."""
         self._closed = True
         _close_all(self._all)
+
+    @asynccontextmanager
+    async def hints(self) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
+        """Return a context whose value waits so many seconds; a blocking program polls."""
+
+        async def wait(longest_s: float) -> None:
+            self._hints.wait(min(longest_s, _WATCH_PAUSE_S), self._hints.count)
+
+        yield wait
 
     async def _rows(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]:
         try:

@@ -11,13 +11,14 @@ request a state.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overload
 
 import msgspec
 
-from pyengine.client.run_status import RunMoment, RunStatus
+from pyengine.client.run_status import ChildCounts, Progress, RunMoment, RunStatus
+from pyengine.client.run_watch import RunWatch
 from pyengine.client.signal_payloads import signal_payload
 from pyengine.client.transport import Transport
 from pyengine.database.poll_schedule import Channel
@@ -105,13 +106,33 @@ class Run(Generic[T]):
         """
         return cast("T", await self._client._result(self.id, self._codec, timeout, self._hint_count))
 
-    async def get(self) -> RunStatus:
-        """Return the run as it is now.
+    @overload
+    async def get(self) -> RunStatus: ...
+    @overload
+    async def get(self, name: str, type: type[V]) -> V | None: ...
+    @overload
+    async def get(self, name: str, type: Any = ...) -> Any: ...
+    async def get(self, name: str | None = None, type: Any = Any) -> Any:
+        """Return the run as it is now, or, given a name, the last value that it has set under it.
+
+        Args:
+            name: a name of `ctx.set`; None for the status of the run.
+            type: type of the value; plain JSON by default.
+
+        Returns:
+            The status, or the value: None if the run has set none.
 
         Raises:
             NotFound: there is no such run.
+            DecodeError: the value does not fit the type.
         """
-        return await self._client.get(self.id)
+        if name is None:
+            return await self._client.get(self.id)
+        return await self._client.get_value(self.id, name, type)
+
+    def watch(self) -> AsyncIterator[RunStatus]:
+        """Iterate over its states, from the present one to its end; as `Client.watch`."""
+        return self._client.watch(self.id)
 
     @overload
     async def signal(self, signal: Signal[V], payload: V, **options: Unpack[SignalOptions]) -> int: ...
@@ -175,7 +196,7 @@ class Run(Generic[T]):
         return f"<run {self.id}>"
 
 
-class RunControl:
+class RunControl(RunWatch):
     """The verbs of a client for one run, as a mixin; the client has the transport.
 
     `conn` is a connection of the caller's, as `start` takes it.
@@ -421,6 +442,12 @@ class RunControl:
         fields = dict(row) | {name: value(name) for name in ("args", "result", "problem", "tags")}
         fields["error"] = None if row["error"] is None else self._codec.decode_error(row["error"])
         fields["waits_for"] = tuple(row["waits_for"] or ())
+        fields["children"] = None if row["children"] is None else ChildCounts(**value("children"))
+        shown = value("progress") or {"done": None, "named": {}}
+        fields["values"] = shown["named"]
+        fields["progress"] = None
+        if shown["done"] is not None:
+            fields["progress"] = Progress(done=shown["done"], total=shown["total"], note=shown["note"])
         return RunStatus(**fields)
 
     async def _result(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["RunMoment", "RunState", "RunStatus"]
+__all__ = ["ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus"]
 
 
 RunState: TypeAlias = Literal[
@@ -28,6 +28,38 @@ RunState: TypeAlias = Literal[
     "timed_out",
     "cancelled",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run has come, as it has set by `ctx.progress`.
+
+    Args:
+        done: how much is done.
+        total: how much there is to do; None means unknown.
+        note: what is being done.
+    """
+
+    done: float
+    total: float | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildCounts:
+    """The child runs of a run, by what became of them.
+
+    Args:
+        total: all that were started.
+        done: completed.
+        failed: failed, timed out, or cancelled.
+        running: not ended.
+    """
+
+    total: int
+    done: int
+    failed: int
+    running: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +87,9 @@ class RunStatus:
         key: its idempotency key.
         events: length of its journal.
         tags: its tags.
+        progress: how far it has come; None if it has set no progress.
+        values: its named values (`ctx.set`).
+        children: its child runs; None in a list of runs, for which they are not counted.
     """
 
     id: str
@@ -77,6 +112,9 @@ class RunStatus:
     key: str | None
     events: int
     tags: Mapping[str, str] = field(default_factory=dict)
+    progress: Progress | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    children: ChildCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ code is refused, values are checked, the database is opened.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from pyengine.client.caller_connection import check_values, unwritable
@@ -82,6 +84,15 @@ class Transport(ABC):
         return await self._ended(id, timeout_s, hint_count)
 
     # -- what a driver does
+
+    @abstractmethod
+    def hints(self) -> AbstractAsyncContextManager[Callable[[float], Awaitable[None]]]:
+        """Return a context whose value waits until some run has changed, or for at most so many seconds. A
+        change may be noticed late.
+
+        Raises (when entered):
+            EngineError: the database cannot be reached.
+        """
 
     @property
     def hint_count(self) -> int | None:

@@ -50,6 +50,7 @@ class Listener:
         self._subscribers: dict[Channel, list[Callable[[], None]]] = {
             "durable_ready": [],
             "durable_settled": [],
+            "durable_progress": [],
         }
         self._receivers: dict[str, tuple[str, Callable[[str], None], Callable[[], None]]] = {}
         self._session = 0

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 __all__ = ["Channel", "NotifyThrottle", "PollSchedule"]
 
-Channel: TypeAlias = Literal["durable_ready", "durable_settled"]
+Channel: TypeAlias = Literal["durable_ready", "durable_settled", "durable_progress"]
 
 # SQL sends one hint in 50 ms (`durable._hint`): the fourth poll finds runs that started without one
 _AFTER_HINT_S = (0.0, 0.005, 0.02, 0.03, 0.08, 0.32, 1.0)

@@ -20,7 +20,16 @@ from pyengine.definitions.remote_calls import RemoteCall
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import TypeCodec
 
-__all__ = ["RunInfo", "StepInfo", "StepToken", "WorkflowRuntime", "current_step", "scope", "within_run"]
+__all__ = [
+    "RunInfo",
+    "StepInfo",
+    "StepReporter",
+    "StepToken",
+    "WorkflowRuntime",
+    "current_step",
+    "scope",
+    "within_run",
+]
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +72,14 @@ class StepToken(msgspec.Struct, eq=False, kw_only=True):
     cancelled: bool = False
 
 
+class StepReporter(Protocol):
+    """Takes what steps show to those who watch their run, in any thread."""
+
+    def set_progress(self, step: StepInfo, done: float, total: float | None, note: str | None) -> None: ...
+
+    def set_value(self, step: StepInfo, name: str, value: Any) -> None: ...
+
+
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The attempt of a step that is being executed (`ctx.step`)."""
 
@@ -70,7 +87,9 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     child: int
     attempt: int
     name: str
+    execution: int = 0
     token: StepToken = msgspec.field(default_factory=StepToken)
+    reporter: StepReporter | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -141,6 +160,10 @@ class WorkflowRuntime(Protocol):
     def sleep(self, duration_ms: int) -> Coroutine[Any, Any, Any]: ...
 
     def sleep_until(self, epoch_ms: int) -> Coroutine[Any, Any, Any]: ...
+
+    def set_progress(self, done: float, total: float | None, note: str | None) -> None: ...
+
+    def set_value(self, name: str, value: Any) -> None: ...
 
     def time_ms(self) -> int: ...
 

@@ -66,6 +66,10 @@ class Signature:
         self._most = len(positional) if self._rest is None else 1 << 30
         self._arrays: dict[int, tuple[TypeCodec, list[tuple[str, TypeCodec]]]] = {}
 
+    def takes(self, name: str) -> bool:
+        """Return whether an argument may have this name."""
+        return name in self._parameters or self._extra is not None
+
     @cached_property
     def codecs(self) -> dict[str, TypeCodec]:
         """One codec for each parameter, and one for "return".

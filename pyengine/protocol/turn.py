@@ -15,6 +15,7 @@ import msgspec
 
 from pyengine.protocol.commands import Command, Ending, StepOutcome
 from pyengine.protocol.journal import Row
+from pyengine.protocol.progress import ProgressReport
 
 __all__ = [
     "NEVER_MS",
@@ -65,6 +66,7 @@ class RunReport(msgspec.Struct, omit_defaults=True, gc=False):
         commands: commands of its code.
         end: how it leaves the worker, if it does.
         reply: with an end: the address to which the end is sent.
+        progress: what it has set for those who watch it, if anything.
     """
 
     execution: int
@@ -75,6 +77,7 @@ class RunReport(msgspec.Struct, omit_defaults=True, gc=False):
     commands: Sequence[Command] = ()
     end: Ending | None = None
     reply: str | None = None
+    progress: ProgressReport | None = None
 
 
 class Verdicts(msgspec.Struct, gc=False):

@@ -12,6 +12,7 @@ import msgspec
 
 from pyengine.definitions.definition import StepDef
 from pyengine.protocol.commands import Command, End
+from pyengine.protocol.progress import ProgressReport
 from pyengine.replay.history import Attempts
 
 __all__ = ["Advance", "StepCall"]
@@ -51,9 +52,11 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
             run waits, since such a run is not suspended any more.
         given_up: child numbers of steps handed out earlier whose calls were cancelled; the worker may cancel
             their attempts.
+        progress: what the code has set for those who watch the run, if anything.
     """
 
     commands: tuple[Command, ...] = ()
     steps: tuple[StepCall, ...] = ()
     end: End | None = None
     given_up: tuple[int, ...] = ()
+    progress: ProgressReport | None = None

@@ -52,6 +52,7 @@ from pyengine.replay.completions import read_into
 from pyengine.replay.history import History, describe_call
 from pyengine.replay.join_sets import JoinSet
 from pyengine.replay.pending_steps import PendingStep
+from pyengine.replay.progress import ProgressSetter
 from pyengine.replay.recorded_values import RecordedValues
 from pyengine.replay.signal_inbox import SignalInboxes
 from pyengine.replay.transaction import Transaction
@@ -93,6 +94,7 @@ class CallMatcher:
         given_up: numbers of open steps whose calls were cancelled since the last advance.
         transactions: its transactions.
         compensations: what is undone if the run fails or is cancelled; None if nothing is.
+        progress: what its code sets for those who watch it; None if it has set nothing.
     """
 
     compensations: Compensations | None = None
@@ -113,6 +115,7 @@ class CallMatcher:
         self.new_steps: list[int] = []
         self.given_up: list[int] = []
         self.transactions = Transactions(self.sequence, codec)
+        self.progress: ProgressSetter | None = None
         self._workflow = workflow
         self._history = history
         self._allocated = history.allocated
@@ -405,6 +408,19 @@ class CallMatcher:
     def patched(self, change: str) -> bool:
         """Return whether the run takes the new side of a change of code."""
         return self._values.patched(change)
+
+    def set_progress(self, done: float, total: float | None, note: str | None) -> None:
+        """Set the progress of the run."""
+        self._progress().set_progress(done, total, note)
+
+    def set_value(self, name: str, value: Any) -> None:
+        """Set a named value of the run."""
+        self._progress().set_value(name, value)
+
+    def _progress(self) -> ProgressSetter:
+        if self.progress is None:
+            self.progress = ProgressSetter(self.sequence, self._codec)
+        return self.progress
 
     def gather(self, awaitables: tuple[Awaitable[Any], ...], *, return_exceptions: bool) -> Gathering:
         """Return the wait for all of these."""

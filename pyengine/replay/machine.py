@@ -453,12 +453,13 @@ class Replay:
         if matcher.given_up:
             given_up = tuple([child for child in matcher.given_up if child in self._handed_out])
             matcher.given_up = []
+        progress = None if matcher.progress is None else matcher.progress.take()
         if self.finished:
             if isinstance(end, _WITHOUT_STEPS):
                 given_up += tuple(child for child in open_steps if child in self._handed_out)
-            return Advance(commands=commands, end=end, given_up=given_up)
+            return Advance(commands=commands, end=end, given_up=given_up, progress=progress)
         steps = self._new_steps() if matcher.new_steps else ()
-        return Advance(commands=commands, steps=steps, end=end, given_up=given_up)
+        return Advance(commands=commands, steps=steps, end=end, given_up=given_up, progress=progress)
 
     def _new_steps(self) -> tuple[StepCall, ...]:
         new, self._matcher.new_steps = self._matcher.new_steps, []

@@ -357,6 +357,24 @@ class Codec:
             self.check_size(len(packed), where)
         return codec.check(value, packed, where)[0]
 
+    def write_only(self, value: Any, where: str) -> str:
+        """Return the JSON text of a value that nothing reads back as the same value.
+
+        Raises:
+            EncodeError: it cannot be written.
+            PayloadTooLarge: the text is too long.
+        """
+        try:
+            packed = SORTED.encode(value)
+        except UNWRITABLE as error:
+            raise unwritable(where, error, value) from error
+        if len(packed) > self.unchecked_bytes:
+            self.check_size(len(packed), where)
+        refuse_deep(packed, where)
+        text = packed.decode()
+        refuse_nul(text, where, value)
+        return text
+
     def decode(self, text: str, annotation: Any = Any, *, where: str) -> Any:
         """Return the value of a JSON text.
 

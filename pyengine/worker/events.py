@@ -15,6 +15,7 @@ import msgspec
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import StepOutcome
 from pyengine.protocol.journal import Row
+from pyengine.protocol.progress import ProgressReport
 from pyengine.protocol.turn import ClaimedRun, Journal, Lease, RunReport
 from pyengine.replay.advance import StepCall
 from pyengine.replay.transaction_log import Ask, Outcome
@@ -32,6 +33,7 @@ __all__ = [
     "JournalWritten",
     "LeasesLost",
     "PollDue",
+    "ProgressDue",
     "ReportAnswered",
     "ReportBusy",
     "ReportRejected",
@@ -39,6 +41,7 @@ __all__ = [
     "RetryDue",
     "RunClaimed",
     "StatementAnswered",
+    "StepProgressed",
     "Stopping",
     "TransactionBroken",
     "TransactionDeferred",
@@ -114,6 +117,22 @@ class JournalWritten(_Record):
     journal: Journal
 
 
+class StepProgressed(_Record):
+    """An attempt under way has set what those who watch its run see.
+
+    Args:
+        execution: number of the run.
+        child: child number of the step.
+        attempt: number of the attempt.
+        progress: what it has set.
+    """
+
+    execution: int
+    child: int
+    attempt: int
+    progress: ProgressReport
+
+
 class RetryDue(_Record):
     """The time of a scheduled attempt has come."""
 
@@ -163,6 +182,12 @@ class ReportBusy(_Record):
 
 class ResendDue(_Record):
     """The pause after `ReportBusy` is over."""
+
+    run: LeasedRun
+
+
+class ProgressDue(_Record):
+    """Progress of a run has waited long enough for another report to take it."""
 
     run: LeasedRun
 
@@ -249,11 +274,13 @@ Event: TypeAlias = (
     | AttemptDeferred
     | AttemptStale
     | JournalWritten
+    | StepProgressed
     | RetryDue
     | ReportAnswered
     | ReportRejected
     | ReportBusy
     | ResendDue
+    | ProgressDue
     | PollDue
     | StatementAnswered
     | TransactionBroken

@@ -37,13 +37,16 @@ from pyengine.worker.effects import (
     RollBack,
     StartAttempt,
 )
-from pyengine.worker.events import RetryDue
+from pyengine.worker.events import ProgressDue, RetryDue, StepProgressed
 from pyengine.worker.run_state import Fetching, LeasedRun, Live, Speculating, evict
 from pyengine.worker.speculation import ENDS, EndingSteps, may_speculate
 
 __all__ = ["RELEASE_AFTER_MS", "RunDriver", "halt", "pause"]
 
 logger = logging.getLogger("pyengine.worker")
+
+_PROGRESS_S = 0.2
+"""Progress of a run waits so long for another report of it, in seconds."""
 
 RELEASE_AFTER_MS = 5_000
 """An attempt that is further away than this does not keep its run here, in milliseconds."""
@@ -122,6 +125,8 @@ class RunDriver:
             self._cancel(live, child)
         # more than one advance may come between two turns while a transaction is open
         live.commands += advance.commands
+        if advance.progress is not None:
+            live.progress = advance.progress.after(live.progress)
         if not isinstance(live.end, Halt):
             # a run that is to be halted stays so, whatever its coroutine does until it is reported
             live.end = advance.end
@@ -145,6 +150,9 @@ class RunDriver:
             self.queue_report(run)
         if live.transaction is not None or run.replay.in_transaction:
             self._serve_transaction(run, live)
+        if live.progress is not None and not (run.queued or run.progress_scheduled):
+            run.progress_scheduled = True
+            self.effects.append(PostLater(ProgressDue(run), _PROGRESS_S))
 
     def _release_if_idle(self, run: LeasedRun, live: Live) -> None:
         """Give a run back that only waits for an attempt which is far away."""
@@ -241,6 +249,8 @@ class RunDriver:
         run.replay.predict(live.outcomes)
         advance = self.drive(run)
         if isinstance(advance.end, ENDS) and not advance.commands and not advance.given_up:
+            if advance.progress is not None:
+                live.progress = advance.progress.after(live.progress)
             run.phase = Speculating(live, applied_seq, end=advance.end)
         else:
             run.phase = Speculating(live, applied_seq, deferred=advance)
@@ -269,6 +279,28 @@ class RunDriver:
         if isinstance(live, Live) and live.transaction is not None:
             live.transaction = live.asked = None
             self.effects.append(RollBack(run))
+
+    # -- progress
+
+    def step_progressed(self, run: LeasedRun, event: StepProgressed) -> None:
+        """Take over what an attempt under way has set, as of the end of the journal."""
+        live = run.phase
+        if not isinstance(live, Live):
+            return
+        attempt = live.attempts.get(event.child)
+        if attempt is not None and attempt.call.attempt == event.attempt:
+            live.progress = event.progress.at(run.replay.next_seq).after(live.progress)
+            self.settle(run, live)
+
+    def progress_due(self, event: ProgressDue) -> None:
+        """Report what a run has set, if no report has taken it meanwhile: so a run sets values as often as it
+        likes, and writes a few times a second at most.
+        """
+        run, live = event.run, event.run.phase
+        run.progress_scheduled = False
+        if isinstance(live, Live) and live.progress is not None:
+            live.poll = True
+            self.queue_report(run)
 
     # -- replays
 

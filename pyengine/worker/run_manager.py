@@ -18,15 +18,7 @@ from typing import Any
 
 from pyengine.definitions.registry import Registry
 from pyengine.definitions.retry import Randomness
-from pyengine.protocol.commands import (
-    Cancelled,
-    Complete,
-    ContinueAsNew,
-    Fail,
-    Halt,
-    Release,
-    deadlines_ms,
-)
+from pyengine.protocol.commands import Cancelled, Complete, ContinueAsNew, Fail, Halt, Release, deadlines_ms
 from pyengine.protocol.journal import Row
 from pyengine.protocol.turn import ClaimedRun, RunReport
 from pyengine.replay.advance import Advance
@@ -100,11 +92,13 @@ class RunManager:
             on.AttemptDeferred: self._attempt_deferred,
             on.AttemptStale: self._attempt_stale,
             on.JournalWritten: self._journal_written,
+            on.StepProgressed: self._step_progressed,
             on.RetryDue: self._retry_due,
             on.ReportAnswered: self._report_answered,
             on.ReportRejected: self._report_rejected,
             on.ReportBusy: self._report_busy,
             on.ResendDue: self._resend_due,
+            on.ProgressDue: self._driver.progress_due,
             on.PollDue: self._poll_due,
             on.StatementAnswered: self._statement_answered,
             on.TransactionBroken: self._transaction_broken,
@@ -251,6 +245,11 @@ class RunManager:
         self._driver.load(run, [row for row in rows if row.seq >= seen])
         self._driver.advance(run, live)
         return True
+
+    def _step_progressed(self, event: on.StepProgressed) -> None:
+        run = self.leased.get(event.execution)
+        if run is not None:
+            self._driver.step_progressed(run, event)
 
     def _retry_due(self, event: on.RetryDue) -> None:
         run, live, call = event.run, event.run.phase, event.call

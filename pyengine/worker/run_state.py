@@ -34,6 +34,7 @@ from pyengine.protocol.commands import (
     weight,
 )
 from pyengine.protocol.journal import Row, RowType
+from pyengine.protocol.progress import ProgressReport
 from pyengine.protocol.turn import ClaimedRun, Lease, RunReport
 from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.machine import Replay
@@ -147,6 +148,7 @@ class Live(Phase):
         transaction: what has begun, or is to begin, on a connection.
         asked: what was last handed out for execution in it.
         replay_when_quiet: replay it as soon as no report is on its way.
+        progress: what it has set for those who watch it, since the last report.
     """
 
     __slots__ = (
@@ -158,6 +160,7 @@ class Live(Phase):
         "exhausted",
         "outcomes",
         "poll",
+        "progress",
         "replay_when_quiet",
         "scheduled_retries",
         "steps_after_commands",
@@ -177,6 +180,7 @@ class Live(Phase):
         self.transaction: TransactionLog | None = None
         self.asked: Ask | None = None
         self.replay_when_quiet = False
+        self.progress: ProgressReport | None = None
 
     @property
     def is_dirty(self) -> bool:
@@ -245,7 +249,14 @@ class Live(Phase):
         else:
             self.end = None
         self.poll = False
-        return run.send_report(run.replay.next_seq, outcomes, commands, end, bytes)
+        return run.send_report(
+            run.replay.next_seq, outcomes, commands, end, bytes, progress=self.take_progress()
+        )
+
+    def take_progress(self) -> ProgressReport | None:
+        """Return what the run has set since the last report."""
+        progress, self.progress = self.progress, None
+        return progress
 
     def _outcomes_that_fit(self) -> tuple[int, int]:
         """Return how many of the outcomes go with the next report, and how much it weighs."""
@@ -291,7 +302,8 @@ class Speculating(Phase):
         outcomes, self.outcomes = self.outcomes, ()  # type: ignore[misc]
         end, self.end, self.poll = self.end, None, False
         bytes = weight((), end) + sum([text_bytes(one.value or one.error or "") for one in outcomes])
-        return run.send_report(self.applied_seq, outcomes, (), end, bytes)
+        progress = self.live.take_progress()
+        return run.send_report(self.applied_seq, outcomes, (), end, bytes, progress=progress)
 
 
 class Diverged(Phase):
@@ -359,6 +371,7 @@ class LeasedRun:
         wakeable: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
         stale_at: logical number after the journal when the database last found it stale.
         last_step: child number of the step that ended last; -1 before the first.
+        progress_scheduled: an event will have its progress reported, if no report takes it before.
         transaction_tries: how often in a row its transactions did not come to their end.
     """
 
@@ -366,6 +379,7 @@ class LeasedRun:
         "info",
         "last_step",
         "phase",
+        "progress_scheduled",
         "queued",
         "replay",
         "reply",
@@ -392,6 +406,7 @@ class LeasedRun:
         self.wakeable = False
         self.stale_at = -1
         self.last_step = -1
+        self.progress_scheduled = False
         self.transaction_tries = 0
 
     @property
@@ -443,10 +458,15 @@ class LeasedRun:
         commands: Sequence[Command],
         end: Ending | None,
         bytes: int,
+        *,
+        progress: ProgressReport | None = None,
     ) -> RunReport:
         """Fill the slot of the report on its way."""
         info = self.info
         report = RunReport(info.execution, info.id, self.version, seen, outcomes, commands, end)
+        if progress is not None:
+            report.progress = progress
+            bytes += progress.weight
         if end is not None:
             report.reply = self.reply
         self.report, self.report_bytes, self.resends = report, bytes, 0

@@ -1,6 +1,7 @@
 """Running the bodies of steps.
 
-Lives here: `StepRunner`, which executes one attempt of a step and posts its outcome. May not: turns, the
+Lives here: `StepRunner`, which executes one attempt of a step and posts its outcome; `StepProgress`, what
+steps show while they run. May not: turns, the
 journal, the choice of the next attempt (run_driver.py). Design: an attempt ends in exactly one event, or in
 none if its outcome is not needed any more (the run was lost, released or has ended, or the step was given
 up). Then async bodies, which are tasks of the worker's loop, are cancelled, and sync ones, which run in
@@ -11,6 +12,7 @@ first of several outcomes of a step states its policy, which governs the step fr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import queue
@@ -27,11 +29,12 @@ from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
 from pyengine.protocol.commands import StepOutcome
+from pyengine.protocol.progress import ProgressReport
 from pyengine.replay.advance import StepCall
 from pyengine.values.codec import Codec
 from pyengine.worker.attempts import Attempt, policy_of, step_outcome
 from pyengine.worker.effects import CancelAttempt, StartAttempt
-from pyengine.worker.events import AttemptEnded, Event
+from pyengine.worker.events import AttemptEnded, Event, StepProgressed
 from pyengine.worker.run_state import LeasedRun
 
 __all__ = ["UNWIND_S", "StepRunner", "ThreadPool", "too_long"]
@@ -41,6 +44,7 @@ logger = logging.getLogger("pyengine.steps")
 _EAGER = sys.version_info >= (3, 12)
 _Job: TypeAlias = tuple[contextvars.Context, Callable[[], Any], Callable[[Any, BaseException | None], None]]
 _THREAD_AGAIN_S = 1.0
+_PROGRESS_PAUSE_S = 0.1
 UNWIND_S = 5.0
 """How long an async body may take to end after it was cancelled, in seconds."""
 
@@ -86,6 +90,7 @@ class StepRunner:
         self._pool = ThreadPool(loop, threads)
         self._post = post
         self._dependencies = dependencies
+        self._progress = StepProgress(loop, codec, post)
         self._in_sql = in_sql
         self._active = 0
         self._filling = False
@@ -176,7 +181,7 @@ class StepRunner:
 
     def _enter(self, attempt: Attempt) -> None:
         """Let the body that is about to begin know what it is, and what it may use."""
-        current_step.set(_info(attempt))
+        current_step.set(self._info(attempt))
         if self._dependencies is not None:
             current_dependencies.set(self._dependencies)
 
@@ -272,20 +277,83 @@ class StepRunner:
         retry = policy_text(policy) if call.attempt == 1 and not attempt.begun else None
         return step_outcome(call, error=text, retry_in_ms=delay_ms, retry=retry)
 
-    @staticmethod
-    def _counts(attempt: Attempt) -> bool:
+    def _info(self, attempt: Attempt) -> StepInfo:
+        call = attempt.call
+        return StepInfo(
+            run_id=attempt.run_id,
+            child=call.child,
+            attempt=call.attempt,
+            name=call.name,
+            execution=attempt.execution,
+            token=attempt.token,
+            reporter=self._progress,
+        )
+
+    def _counts(self, attempt: Attempt) -> bool:
         """Whether the outcome is wanted; it is asked once, when the attempt has ended."""
         wanted, attempt.wanted = attempt.wanted, False
+        self._progress.flush()
         if attempt.timer is not None:
             attempt.timer.cancel()
         return wanted
 
 
-def _info(attempt: Attempt) -> StepInfo:
-    call = attempt.call
-    return StepInfo(
-        run_id=attempt.run_id, child=call.child, attempt=call.attempt, name=call.name, token=attempt.token
-    )
+class StepProgress:
+    """Collects what steps set for those who watch their runs. A step may do that in a loop, in any thread, so
+    it is posted a moment later, or when an attempt ends.
+
+    Args:
+        loop: the worker's loop.
+        codec: writes values.
+        post: takes the events.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, codec: Codec, post: Callable[[Event], None]) -> None:
+        self._loop = loop
+        self._codec = codec
+        self._post = post
+        self._lock = threading.Lock()
+        self._reports: dict[tuple[int, int, int], ProgressReport] = {}
+        self._scheduled = False
+
+    def set_progress(self, step: StepInfo, done: float, total: float | None, note: str | None) -> None:
+        """Set the progress of the run of a step."""
+        self._add(step, ProgressReport(seq=0, done=done, total=total, note=note))
+
+    def set_value(self, step: StepInfo, name: str, value: Any) -> None:
+        """Set a named value of the run of a step.
+
+        Raises:
+            EncodeError: it cannot be written as JSON.
+            PayloadTooLarge: it is too large.
+        """
+        text = self._codec.write_only(value, f"the value {name} of run {step.run_id}")
+        self._add(step, ProgressReport(named={name: (step.execution, 0, text)}))
+
+    def flush(self) -> None:
+        """Post what was collected; called in the loop's thread, before an attempt ends."""
+        if not self._reports:
+            return
+        with self._lock:
+            reports, self._reports = self._reports, {}
+        for (execution, child, attempt), report in reports.items():
+            self._post(StepProgressed(execution, child, attempt, report))
+
+    def _add(self, step: StepInfo, report: ProgressReport) -> None:
+        if step.cancelled:
+            return
+        key = step.execution, step.child, step.attempt
+        with self._lock:
+            self._reports[key] = report.after(self._reports.get(key))
+            scheduled, self._scheduled = self._scheduled, True
+        if not scheduled:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._loop.call_later, _PROGRESS_PAUSE_S, self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        with self._lock:
+            self._scheduled = False
+        self.flush()
 
 
 class ThreadPool:

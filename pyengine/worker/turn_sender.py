@@ -192,6 +192,7 @@ class TurnSender:
         if len(reports) > 1:
             return await self._halves(reports, hints)
         bad = reports[0]
+        bad.progress = None
         refused = bad.end
         if isinstance(refused, Halt) and (bad.outcomes or bad.commands):
             # the outcomes and commands are wrong, not the end

@@ -22,6 +22,7 @@ from pyengine.errors import InvalidRequest
 from pyengine.values.codec import type_codec
 from pyengine.workflow.context_calls import ContextCalls
 from pyengine.workflow.context_failures import ContextFailures
+from pyengine.workflow.context_progress import ContextProgress
 from pyengine.workflow.context_rpc import ContextRpc
 from pyengine.workflow.context_starts import ContextStarts
 from pyengine.workflow.context_values import EPOCH, ContextValues
@@ -44,7 +45,9 @@ def _text(value: object, bytes_max: int, kind: str) -> str:
     return value
 
 
-class Context(ContextStarts, ContextValues, ContextWaits, ContextCalls, ContextRpc, ContextFailures):
+class Context(
+    ContextStarts, ContextValues, ContextWaits, ContextCalls, ContextRpc, ContextFailures, ContextProgress
+):
     """The interface of the engine for workflow code; use the module's `ctx`."""
 
     __slots__ = ()

@@ -6,7 +6,9 @@ method calls the run that the code belongs to (definitions/current_run.py).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import msgspec
@@ -15,6 +17,7 @@ from pyengine.definitions.current_run import within_run
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.errors import InvalidRequest
 from pyengine.workflow.handles import DurablePromise
+from pyengine.workflow.mapping import map_calls
 
 if TYPE_CHECKING:
     from pyengine.replay.join_sets import JoinSet
@@ -130,6 +133,79 @@ class ContextWaits:
         """
         within = within_run("gather()", "asyncio.gather()")
         return within.gather(awaitables, return_exceptions=return_exceptions)
+
+    @overload
+    def map(
+        self,
+        call: Callable[[A], Awaitable[T]],
+        items: Iterable[A],
+        /,
+        *,
+        concurrency: int | None = 10,
+        progress: bool = False,
+        return_exceptions: Literal[False] = ...,
+    ) -> Awaitable[list[T]]: ...
+    @overload
+    def map(
+        self,
+        call: Callable[[A], Awaitable[T]],
+        items: Iterable[A],
+        /,
+        *,
+        concurrency: int | None = 10,
+        progress: bool = False,
+        return_exceptions: bool,
+    ) -> Awaitable[list[T | BaseException]]: ...
+    def map(
+        self,
+        call: Callable[[Any], Awaitable[Any]],
+        items: Iterable[Any],
+        /,
+        *,
+        concurrency: int | None = 10,
+        progress: bool = False,
+        return_exceptions: bool = False,
+    ) -> Awaitable[list[Any]]:
+        """Make one call for each item, some at a time, and return the results in the order of the items.
+
+            thumbnails = await ctx.map(resize, pictures, concurrency=20, progress=True)
+
+        As with `gather` every call ends, also if some fail; then the first error in the order of the items is
+        raised. With `concurrency=None` a run that waits for child runs is woken once, when all have ended.
+
+        Args:
+            call: a step, a workflow, or an async function of steps.
+            items: its arguments, in an order that is the same at every replay.
+            concurrency: how many calls are under way at a time; None means all.
+            progress: show how many calls have ended, by `ctx.progress`.
+            return_exceptions: put errors in the list instead of raising.
+
+        Raises:
+            InvalidRequest: the items are a set, or the concurrency is no number above 0.
+        """
+        within = within_run("map()", "asyncio.gather()")
+        if isinstance(items, set | frozenset):
+            raise InvalidRequest(
+                "ctx.map: a set has another order at every replay", hint="sorted(items), or a list"
+            )
+        if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+            raise InvalidRequest(f"ctx.map: concurrency is a number above 0, not {concurrency!r}")
+        listed = list(items)
+        if not progress and (concurrency is None or concurrency >= len(listed)):
+            calls = tuple([call(item) for item in listed])
+            return within.gather(calls, return_exceptions=return_exceptions)
+        lanes = len(listed) if concurrency is None else concurrency
+        total = len(listed)
+        return asyncio.create_task(
+            map_calls(
+                call,
+                listed,
+                gather=partial(within.gather, return_exceptions=False),
+                lanes=lanes,
+                return_exceptions=return_exceptions,
+                done=lambda ended: within.set_progress(ended, total, None) if progress else None,
+            )
+        )
 
     def first(self, *awaitables: Awaitable[T]) -> Awaitable[tuple[int, T]]:
         """Wait for any of these and return (its index, its result); the others go on.

@@ -29,14 +29,14 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("embedded", "admin", "gateway"),
     (
         *("compatibility", "replay_check", "development", "sync", "app_runtime", "foreground", "app_calls"),
-        *("app_schedules", "app"),
+        *("app_schedules", "live_bar", "app"),
     ),
     ("demo",),
     ("cli", "__main__"),
 )
 CHAINS = {
     *("compatibility", "replay_check", "development", "sync", "app_runtime", "foreground", "app_calls"),
-    *("app_schedules", "app", "cli", "__main__"),
+    *("app_schedules", "live_bar", "app", "cli", "__main__"),
 }
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {
@@ -50,7 +50,7 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "django": (),
     "sqlglot": ("admin",),
     "typer": ("cli",),
-    "rich": ("cli",),
+    "rich": ("cli", "live_bar"),
     "platformdirs": ("embedded",),
     "httpx": ("workflow.http", "gateway.courier.http_client"),
     "httpcore": ("gateway.courier.http_client",),

@@ -13,6 +13,7 @@ from pyengine import App, Retry, ctx
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import Complete, Halt
 from pyengine.protocol.journal import Row, RowType
+from pyengine.protocol.progress import ProgressReport
 from pyengine.protocol.turn import Journal, RunReport
 from pyengine.values.codec import Codec
 from pyengine.worker import events as on
@@ -96,6 +97,13 @@ async def paying() -> str:
     async with ctx.transaction("pay") as tx:
         await tx.execute("update account")
     return str(await one(1))
+
+
+@app.workflow
+async def watched() -> int:
+    """Progress and a step of one advance."""
+    ctx.progress(1, 2)
+    return await one(1)
 
 
 @app.workflow
@@ -197,6 +205,11 @@ def kinds(effects: Iterable[Effect]) -> list[str]:
 def live(stage: Stage) -> LeasedRun:
     """An attempt under way."""
     return stage.claim("steps")
+
+
+def live_watched(stage: Stage) -> LeasedRun:
+    """An attempt under way, and progress that waits for a report."""
+    return stage.claim("watched")
 
 
 def live_reporting(stage: Stage) -> LeasedRun:
@@ -507,6 +520,16 @@ def resent(stage: Stage, run: LeasedRun) -> list[Effect]:
 def poll_due(stage: Stage, run: LeasedRun) -> list[Effect]:
     """`PollDue`."""
     return stage.post(on.PollDue(run))
+
+
+def progress_due(stage: Stage, run: LeasedRun) -> list[Effect]:
+    """What it has set has waited long enough."""
+    return stage.post(on.ProgressDue(run))
+
+
+def step_progressed(stage: Stage, run: LeasedRun) -> list[Effect]:
+    """Its first step sets progress."""
+    return stage.post(on.StepProgressed(run.execution, 0, 1, ProgressReport(seq=0, done=5)))
 
 
 def executed(stage: Stage, run: LeasedRun) -> list[Effect]:

@@ -68,14 +68,17 @@ from tests.worker.run_stage import (
     live_suspending,
     live_transacting,
     live_waiting,
+    live_watched,
     lost_before,
     poll_due,
+    progress_due,
     recorded,
     rejected,
     resent,
     retry_due,
     speculating,
     speculating_reporting,
+    step_progressed,
     stopping,
     transaction_deferred,
     transaction_failed,
@@ -165,6 +168,15 @@ TABLE = [
     Cell(fetching, poll_due, "Fetching"),
     Cell(warm, poll_due, "Warm"),
     Cell(gone, poll_due, "Gone"),
+    # progress
+    Cell(live_watched, progress_due, "Live", (), dirty=True),
+    Cell(live, progress_due, "Live"),
+    Cell(warm, progress_due, "Warm"),
+    Cell(live, step_progressed, "Live", (LATER,)),
+    Cell(live_watched, step_progressed, "Live"),
+    Cell(live_reporting, step_progressed, "Live"),
+    Cell(fetching_busy, step_progressed, "Fetching"),
+    Cell(gone, step_progressed, "Gone"),
     # transactions
     Cell(live_transacting, executed, "Live", (EXECUTE,)),
     Cell(live_transacting, broken, "Fetching", (ROLL_BACK, FETCH)),
@@ -337,3 +349,34 @@ def test_one_of_two_outcomes_is_not_enough_to_speculate() -> None:
     assert isinstance(run.phase, Speculating) and isinstance(run.phase.end, Complete)
     report = stage.send(run)
     assert len(report.outcomes) == 2 and report.end is not None
+
+
+def test_progress_leaves_with_the_next_report() -> None:
+    """A report that leaves anyway takes it, the event that was scheduled for it finds nothing; without one an
+    empty report is sent. Of a later value only what was set since is sent.
+    """
+    stage = Stage()
+    run = live_watched(stage)
+    due = next(one.event for one in stage.effects if isinstance(one, PostLater))
+    stage.end(run, 0)
+    progress = stage.send(run).progress
+    assert progress is not None and (progress.seq, progress.done, progress.total) == (0, 1, 2)
+    assert stage.post(due) == [] and not run.queued
+    another = live_watched(stage)
+    progress_due(stage, another)
+    empty = stage.send(another)
+    assert (empty.outcomes, empty.commands, empty.end) == ([], (), None) and empty.progress is not None
+    stage.post(stage.database.report(empty))
+    stage.end(another, 0)
+    assert stage.send(another).progress is None
+
+
+def test_progress_of_a_stale_run_is_set_again_by_its_replay() -> None:
+    """What was on its way is gone with the coroutine; the replay sets it at the same position."""
+    stage = Stage()
+    run = live_watched(stage)
+    stage.end(run, 0)
+    first = stage.send(run).progress
+    stage.stale(run)
+    stage.fetched(run)
+    assert stage.send(run).progress == first

@@ -52,6 +52,7 @@ __all__ = [
     "TICK",
     "TRANSACTION_LIMITS",
     "TURN",
+    "VALUE",
     "VERSION",
     "WORKER_PROTOCOL",
     "Procedure",
@@ -361,29 +362,42 @@ RESULTS = Procedure(
 _STATUS = (
     "select id, workflow, version, state, queue, priority, args::text, result::text, error::text, "
     "problem::text, worker, crashes, waits_for, created_at, settled_at, "
-    "case when deadline < '10000-01-01' then deadline end as deadline, parent, key, events, tags::text"
+    "case when deadline < '10000-01-01' then deadline end as deadline, parent, key, events, tags::text, "
+    "(select row_to_json(p)::text from durable.progress p where p.id = r.id) as progress"
 )
 _FILTER = "($1::text is null or workflow = $1) and ($2::text is null or state = $2)"
 
 RUN = Procedure(
-    signature="(id) -> one row of the view durable.runs",
-    sql=f"{_STATUS} from durable.runs where id = $1::text",
+    signature="(id) -> one row of the view durable.runs, with its children counted",
+    sql=(
+        f"{_STATUS}, (select row_to_json(c)::text from durable.child_counts(r.id) c) as children "
+        "from durable.runs r where id = $1::text"
+    ),
+)
+
+VALUE = Procedure(
+    signature="(id, name) -> the last value that the run has set under this name, as JSON text",
+    sql="select durable.get_value($1::text, $2::text)::text as value",
 )
 
 LIST_RUNS = Procedure(
     signature="(workflow or null, state or null, limit) -> rows of the view durable.newest, in its order",
-    sql=f"{_STATUS} from durable.newest where {_FILTER} limit $3::bigint",
+    sql=f"{_STATUS}, null as children from durable.newest r where {_FILTER} limit $3::bigint",
 )
 
 LIST_LIVE = Procedure(
     signature="(workflow or null, state or null, limit) -> rows of the view durable.live, newest first",
-    sql=f"{_STATUS} from durable.live where {_FILTER} order by execution desc limit $3::bigint",
+    sql=(
+        f"{_STATUS}, null as children from durable.live r where {_FILTER} "
+        "order by execution desc limit $3::bigint"
+    ),
 )
 
 LIST_FAILED = Procedure(
     signature="(workflow or null, state, limit) -> rows of the view durable.failed, newest first",
     sql=(
-        f"{_STATUS} from durable.failed where ($1::text is null or workflow = $1) and state = $2::text "
+        f"{_STATUS}, null as children from durable.failed r "
+        "where ($1::text is null or workflow = $1) and state = $2::text "
         "order by execution desc limit $3::bigint"
     ),
 )
@@ -391,8 +405,8 @@ LIST_FAILED = Procedure(
 LIST_TAGGED = Procedure(
     signature="(workflow or null, state or null, limit, tags jsonb) -> rows of durable.runs, newest first",
     sql=(
-        f"{_STATUS} from durable.runs where {_FILTER} and tags <> '{{}}' and tags @> $4::text::jsonb "
-        "order by execution desc limit $3::bigint"
+        f"{_STATUS}, null as children from durable.runs r where {_FILTER} "
+        "and tags <> '{}' and tags @> $4::text::jsonb order by execution desc limit $3::bigint"
     ),
 )
 

@@ -1,0 +1,94 @@
+"""A bar on the terminal that shows how far a run has come.
+
+Lives here: `LiveBar`, and `following`, which keeps one up to date. May not: a query; whoever waits for a run
+has its status. Design: the bar stands on stderr, is gone at the end, and is not there at all if stderr is no
+terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from pyengine.client.run import Run
+    from pyengine.client.run_status import ChildCounts, Progress
+
+__all__ = ["LiveBar", "following"]
+
+
+class LiveBar:
+    """Shows the progress of one run.
+
+    Args:
+        title: what runs.
+    """
+
+    def __init__(self, title: str) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        self._bar = Bar(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[summary]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(escape(title), total=None, summary="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, state: str, progress: Progress | None, children: ChildCounts | None) -> None:
+        """Show a state of the run."""
+        done = total = None
+        if progress is not None:
+            done, total = progress.done, progress.total
+        self._bar.update(self._task, completed=done, total=total, summary=summary(state, progress, children))
+
+
+def summary(state: str, progress: Progress | None, children: ChildCounts | None) -> str:
+    """Return what is known of a run, on one line: `running 37/100 resizing, children 3/10 (1 failed)`."""
+    words = [state]
+    if progress is not None:
+        words.append(f"{progress.done:g}" + ("" if progress.total is None else f"/{progress.total:g}"))
+        words += [" ".join(progress.note.split())] if progress.note else []
+    text = " ".join(words)
+    if children is not None and children.total:
+        ended = children.done + children.failed
+        failed = f" ({children.failed} failed)" if children.failed else ""
+        text += f", children {ended}/{children.total}{failed}"
+    return text
+
+
+@contextlib.asynccontextmanager
+async def following(run: Run[Any], title: str) -> AsyncIterator[None]:
+    """Show the progress of a run for the length of an `async with` block."""
+
+    async def follow(bar: LiveBar) -> None:
+        async for status in run.watch():
+            bar.show(status.state, status.progress, status.children)
+
+    with LiveBar(title) as bar:
+        task = asyncio.create_task(follow(bar))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
