@@ -129,7 +129,7 @@ def _plain(fn: Any, name: object, what: str) -> Any:
         return fn.__func__
     called = getattr(fn, "__qualname__", "")
     owner, _, last = called.rpartition(".")
-    right = f'app.{what}(object.{last}, name="{owner.rpartition("<locals>.")[2].lower()}.{last}")'
+    right = f'app.{what}(name="{owner.rpartition("<locals>.")[2].lower()}.{last}")(object.{last})'
     if inspect.ismethod(fn):
         if name is None:
             raise InvalidRequest(

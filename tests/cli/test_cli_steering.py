@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
+
+from pyengine.protocol.commands import StepOutcome
+from pyengine.worker.run_driver import pause
 
 Connection = psycopg.Connection[Any]
 
@@ -48,6 +52,23 @@ def test_cancel_lets_code_clean_up(at_database: Any, player: Any, order: str) ->
     player.report(task)
     assert at_database("cancel", order, "--json").document["state"] == "cancelling"
     assert at_database("cancel", order, "--force", "--json").document["state"] == "cancelled"
+
+
+def test_a_run_that_paused_by_itself(at_database: Any, player: Any, order: str) -> None:
+    """A step that used up its attempts paused it: `ps` and `show` have the state and the reason, and it goes
+    on as one that a person paused."""
+    error = '{"type": "OSError", "message": "the bank is closed"}'
+    failure = StepOutcome(child=0, name="charge", hash="ab" * 8, attempt=1, error=error, retry_in_ms=0)
+    policy = '{"max_attempts": 1, "on_exhausted": "pause"}'
+    outcome = {**msgspec.to_builtins(failure), "retry": policy}
+    (task,) = player.claim("order")
+    player.report(task, outcomes=[outcome], end={"do": "halt", "problem": pause([failure]).problem})
+    reason = "step charge failed in attempt 1: OSError: the bank"
+    assert reason in at_database("ps", "--state", "paused").out
+    assert f"{reason} is closed" in " ".join(at_database("show", order).out.split())
+    assert at_database("resume", order, "--json").document["state"] == "queued"
+    (task,) = player.claim("order")
+    assert [row[1] for row in task["rows"]].count("first_attempt_failed") == 1
 
 
 def test_pause_resume_and_redrive(at_database: Any, conn: Connection, order: str) -> None:

@@ -185,7 +185,7 @@ def test_methods_of_objects() -> None:
         (
             Shop.charge,
             "step Shop.charge is a method, and here is no object to call it on",
-            'where the object is: app.step(object.charge, name="shop.charge"); or make it a @staticmethod',
+            'where the object is: app.step(name="shop.charge")(object.charge); or make it a @staticmethod',
         ),
         (Shop.__dict__["close"], "step Shop.close is a method, and here is no object to call it on", ""),
     ],

@@ -30,6 +30,14 @@ def count(text: str) -> int:
     return len(text)
 
 
+class Shop:
+    async def charge(self, amount: int) -> str:
+        return str(amount)
+
+
+charge = make_step(Shop().charge, name="charge")
+
+
 @make_workflow
 async def child(n: int) -> list[str]:
     return [await greet("x", n)]
@@ -68,6 +76,10 @@ async def parent(name: str) -> int:
     assert_type(await step, str)
     assert_type(await tasks.next(), str)
     assert_type(await tasks.all(), list[str])
+    assert_type(await charge(3), str)
+    assert_type(ctx.choice([1, 2]) + ctx.randint(1, 6), int)
+    assert_type(ctx.choice("ab"), str)
+    assert_type(ctx.deps[Shop], Shop)
     async with ctx.shield("5s"):
         assert_type(ctx.patched("p"), bool)
     if len(tasks) > 7:

@@ -63,8 +63,8 @@ def test_methods_of_an_object(dsn: str) -> None:
     class Shop:
         def __init__(self, city: str) -> None:
             self.city = city
-            self.charge = app.step(self._charge, name="shop.charge")
-            self.checkout = app.workflow(self._checkout, name="shop.checkout")
+            self.charge = app.step(name="shop.charge")(self._charge)
+            self.checkout = app.workflow(name="shop.checkout")(self._checkout)
 
         async def _charge(self, amount: int) -> str:
             return f"charged {amount} in {self.city}"

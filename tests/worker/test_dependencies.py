@@ -212,7 +212,7 @@ def test_names_and_classes_that_are_not_there() -> None:
             _ = deps[cls]
         assert "mail: Mail, other: Fake" in (caught.value.hint or "")
     with pytest.raises(InvalidRequest, match="protocol"):
-        _ = deps[Sends]
+        _ = deps[Sends]  # type: ignore[type-abstract]
     assert deps[Fake].host == "secret" and repr(deps) == "<dependencies mail, other>"
     assert "mail" in dir(deps) and not hasattr(deps, "_private")
 

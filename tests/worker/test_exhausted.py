@@ -56,7 +56,7 @@ def test_a_run_pauses_and_goes_on(dsn: str, conn: Connection, plain: bool) -> No
     async def pay_async(order: int) -> str:
         return pay(order)
 
-    step = app.step(pay if plain else pay_async, retry=TWICE, name="pay")  # type: ignore[call-overload]
+    step: Any = app.step(retry=TWICE, name="pay")(pay if plain else pay_async)
 
     @app.workflow
     async def checkout(order: int) -> str:
