@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -12,10 +13,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from pyengine.admin import conditions, queries_runs
 from pyengine.cli.display.columns import Column, widths
-from pyengine.cli.display.ids import cut, cut_all
+from pyengine.cli.display.ids import ELLIPSIS, cut, cut_all
 from pyengine.errors import InvalidRequest
 
 Connection = psycopg.Connection[Any]
@@ -136,6 +140,29 @@ def test_no_text_becomes_sql() -> None:
     first = "(r.id = %(where_0)s and (r.tags ->> %(where_1)s) = %(where_2)s)"
     assert written == f"({first} or r.workflow::text like %(where_3)s)"
     assert list(values.values()) == [hostile, "a;b", "1", hostile]
+
+
+NAMES = ["state", "age", "tags.a", "x", "null", "and", "or"]
+SIGNS = ["(", ")", "=", "!=", "<", "~", "!~", "'", "''", '"', ";", "%"]
+PLACE = r"(r\.[a-z_]+(::text)?|\(r\.tags ->> %\(where_\d+\)s\))"
+VALUE = r"%\(where_\d+\)s"
+COMPARED = rf"{PLACE} (is (not )?null|(=|<|is distinct from) {VALUE})|{PLACE}::text like {VALUE}"
+TYPED = st.sampled_from([*NAMES, *SIGNS]) | st.text(max_size=3)
+COMPARISONS = st.tuples(st.sampled_from(["state", "args", "tags.a;b"]), st.sampled_from(["=", "!~"]), TYPED)
+TEXTS = st.lists(COMPARISONS.map(" ".join), min_size=1).map(" or ".join) | st.lists(TYPED).map(" ".join)
+
+
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_refused_or_harmless(text: str) -> None:
+    """Whatever is typed, the SQL has comparisons of columns with parameters, and, or, and brackets."""
+    try:
+        condition = conditions.parse(text, COLUMNS)
+    except InvalidRequest:
+        return
+    written = conditions.sql(condition, {})
+    compared = rf"({COMPARED}|\({PLACE}::text like {VALUE}\) is not true)"
+    assert re.fullmatch(r"(\(|\)|C| and | or )+", re.sub(compared, "C", written)), written
 
 
 def test_a_condition_chooses_its_view() -> None:
@@ -266,6 +293,16 @@ def test_promises_are_settled_by_their_beginning(at_database: Any, conn: Connect
 
 
 # -- widths
+
+
+@given(st.lists(st.text(min_size=1, max_size=60), min_size=1, max_size=5), st.integers(3, 40))
+@settings(max_examples=300, deadline=None)
+def test_cut_ids_fit_and_lead_back(ids: list[str], width: int) -> None:
+    """A cut id has its width at most, and the beginning and the end of the id."""
+    for id, shorter in zip(ids, cut_all(ids, width), strict=True):
+        assert cell_len(shorter) <= width
+        head, _, tail = shorter.partition(ELLIPSIS)
+        assert shorter == id or (id.startswith(head) and id.endswith(tail))
 
 
 def test_cut_ids_are_different() -> None:
