@@ -20,6 +20,7 @@ __all__ = [
     "RUN_COLUMNS",
     "STATES",
     "Event",
+    "Generation",
     "Moment",
     "Run",
     "Setting",
@@ -30,6 +31,7 @@ __all__ = [
     "counts",
     "events",
     "family",
+    "generations",
     "installed",
     "known_workflows",
     "pooled",
@@ -144,6 +146,19 @@ class Moment:
     signals: dict[str, dict[str, int]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A row of ``durable.generations``: one journal of a run."""
+
+    generation: int
+    attempt: int
+    status: str
+    started_at: datetime
+    ended_at: datetime | None
+    events: int
+    error: Any
+
+
 def _rows(conn: Connection[TupleRow], kind: type[T], text: str, values: Any = ()) -> list[T]:
     """Return the rows of a query as records."""
     with conn.cursor(row_factory=class_row(kind)) as cursor:
@@ -187,15 +202,27 @@ def events(conn: Connection[TupleRow], id: str) -> list[Event]:
     )
 
 
+def generations(conn: Connection[TupleRow], id: str) -> list[Generation]:
+    """Return the journals of a run, oldest first."""
+    return _rows(
+        conn,
+        Generation,
+        """select generation, attempt, status, started_at, ended_at, events, error
+           from durable.generations(%s) order by generation""",
+        (id,),
+    )
+
+
 def start(conn: Connection[TupleRow], **options: str | None) -> str:
     """Start a run of any workflow, or find the one that has this id or key; return its id.
 
     Args:
         conn: the connection.
-        options: workflow, args as JSON, id, key, queue and version, as ``durable.start`` takes them.
+        options: workflow, args and tags as JSON, id, key, queue and version, as ``durable.start`` takes them.
     """
     text = """select durable.start(workflow => %(workflow)s, args => %(args)s::jsonb, id => %(id)s,
-              key => %(key)s, queue => %(queue)s, version => %(version)s, any_workflow => true)"""
+              key => %(key)s, queue => %(queue)s, version => %(version)s, tags => %(tags)s::jsonb,
+              any_workflow => true)"""
     return str(_scalar(conn, text, options))
 
 

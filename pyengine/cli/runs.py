@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,6 +32,7 @@ __all__ = [
     "add_to",
     "checked_age",
     "checked_id",
+    "checked_tags",
     "checked_text",
     "outcome",
     "states",
@@ -63,6 +65,9 @@ def start(
     ] = None,
     queue: Annotated[str, typer.Option("--queue", "-q", help="Queue.")] = "default",
     version: Annotated[str, typer.Option("--workflow-version", help="Version of the workflow.")] = "1",
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag, by which ps finds the run.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit 1 if it fails.")] = False,
     timeout: Annotated[
         float | None, typer.Option("--timeout", help="With --wait: the longest time, in seconds.")
@@ -80,6 +85,7 @@ def start(
         "key": None if key is None else checked_text("a key", key),
         "queue": checked_text("a queue name", queue),
         "version": checked_text("a version", version),
+        "tags": json.dumps(checked_tags(tags or ())),
     }
     with at.database(create=True) as db:
         warning = _check_workers(db, workflow, anyway=anyway)
@@ -110,6 +116,22 @@ def checked_id(id: str, *, most: int = MAX_ID_BYTES) -> str:
             f"a run id has 1 to {most} bytes, this one has {size}", hint="pyengine ps lists the ids"
         )
     return id
+
+
+def checked_tags(texts: Iterable[str]) -> dict[str, str]:
+    """Return tags by name.
+
+    Args:
+        texts: KEY=VALUE, from the command line.
+
+    Raises:
+        InvalidRequest: one is not of this form.
+    """
+    pairs = [checked_text("a tag", text).partition("=") for text in texts]
+    for key, sign, value in pairs:
+        if not (key and sign):
+            raise InvalidRequest(f"--tag takes KEY=VALUE, not {clip(key + sign + value, 40)!r}")
+    return {key: value for key, _, value in pairs}
 
 
 def checked_age(text: str) -> str:

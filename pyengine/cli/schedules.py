@@ -16,7 +16,9 @@ import typer
 
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, command, remember
 from pyengine.cli.database import Database, Invocation, explain
-from pyengine.cli.output import clip, printable, table
+from pyengine.cli.display.columns import Column, print_columns
+from pyengine.cli.display.ids import cut_all
+from pyengine.cli.output import printable
 from pyengine.cli.runs import checked_text
 from pyengine.database.statements.schedules import PAUSE_SCHEDULE, RESUME_SCHEDULE, UNSCHEDULE
 from pyengine.errors import NotFound
@@ -51,7 +53,7 @@ def ls(
         checked_text("a workflow name", workflow)
     with _asked(at) as db:
         found = queries_schedules.schedules(db.conn, workflow, count)
-    at.out.answer(found, lambda console: _print_all(console, found))
+    at.out.answer(found, lambda console: _print_all(console, found, at.out.width()))
 
 
 @app.callback()
@@ -114,18 +116,30 @@ def _asked(at: Invocation) -> Iterator[Database]:
             raise ours from error
 
 
-def _print_all(console: Console, found: list[dict[str, Any]]) -> None:
+def _print_all(console: Console, found: list[dict[str, Any]], width: int | None) -> None:
+    """Print a line for each schedule, and one for each further instant."""
     if not found:
         console.print("no schedules", soft_wrap=True)
         return
-    shown = table("ID", "STATE", "CRON", "STARTS", "NEXT")
+    rows: list[tuple[str, ...]] = []
     for one in found:
         zone = _zone(one["timezone"])
         cron = one["cron"] if one["timezone"] == "UTC" else f"{one['cron']} {one['timezone']}"
         what = one["workflow"] or ("promises" if one["target"] is None else f"promises for {one['target']}")
-        texts = (clip(one["id"], _ID_WIDTH), one["state"], cron, what)
-        shown.add_row(*map(printable, texts), "\n".join(_instant(instant, zone) for instant in one["next"]))
-    console.print(shown)
+        first, *later = [_instant(instant, zone) for instant in one["next"]] or [""]
+        rows.append((one["id"], one["state"], cron, what, first))
+        rows += [("", "", "", "", instant) for instant in later]
+    ids, states, crons, starts, instants = (
+        [printable(cell) for cell in cells] for cells in zip(*rows, strict=True)
+    )
+    columns = [
+        Column(title="ID", cells=ids, rank=0, least=12, enough=20, most=_ID_WIDTH, cut=cut_all),
+        Column(title="STATE", cells=states, rank=3),
+        Column(title="CRON", cells=crons, rank=2, least=9, enough=24),
+        Column(title="STARTS", cells=starts, rank=4, least=10, enough=16),
+        Column(title="NEXT", cells=instants, rank=1),
+    ]
+    print_columns(console, columns, width)
 
 
 def _zone(name: str) -> tzinfo:

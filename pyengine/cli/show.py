@@ -25,7 +25,7 @@ from pyengine.errors import NotFound
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyengine.admin.queries import Event, Run
+    from pyengine.admin.queries import Event, Generation, Run
 
 __all__ = ["add_to"]
 
@@ -43,17 +43,24 @@ class RunDetails:
         run: its row.
         family: its child runs and theirs.
         events: its journal.
+        generations: its journals, the earlier ones too.
         wide: whether nothing is cut.
     """
 
     run: Run
     family: list[Run]
     events: list[Event]
+    generations: list[Generation]
     wide: bool
 
     def document(self) -> dict[str, Any]:
         """Return the document of ``--json``."""
-        return {"run": self.run, "children": self.family, "journal": self.events}
+        return {
+            "run": self.run,
+            "children": self.family,
+            "generations": self.generations,
+            "journal": self.events,
+        }
 
     def records(self) -> list[Event]:
         """Return its journal."""
@@ -103,7 +110,8 @@ def _read(db: Database, id: str, *, wide: bool) -> RunDetails:
     if run is None:
         raise NotFound(f"there is no run {clip(id, 80)!r}", hint="pyengine ps --all")
     family, events = queries.family(db.conn, id), queries.events(db.conn, id)
-    return RunDetails(run=run, family=family, events=events, wide=wide)
+    generations = queries.generations(db.conn, id)
+    return RunDetails(run=run, family=family, events=events, generations=generations, wide=wide)
 
 
 def _heading(console: Console, details: RunDetails) -> None:
@@ -183,10 +191,30 @@ def _children(console: Console, details: RunDetails) -> None:
     console.print(tree)
 
 
+def _generations(console: Console, details: RunDetails) -> None:
+    """Print a line for each journal, if there are earlier ones."""
+    if len(details.generations) == 1:
+        return
+    console.print("\nearlier journals", style="bold")
+    for one in details.generations[:-1]:
+        took = "" if one.ended_at is None else span(one.ended_at - one.started_at)
+        ended = (
+            f"attempt {one.attempt}  {timeline.error_text(one.error)}" if one.error else "continued as new"
+        )
+        line = f"  {one.generation}  {one.started_at:%Y-%m-%d %H:%M:%S}  {took:>7}  {printable(ended)}"
+        console.print(*cut_ends([line], console.width), soft_wrap=True)
+
+
 def _journal(console: Console, details: RunDetails) -> None:
     console.print("\njournal", style="bold")
     timeline.show(console, timeline.lines(details.events))
 
 
-SECTIONS: tuple[Callable[[Console, RunDetails], None], ...] = (_heading, _attributes, _children, _journal)
+SECTIONS: tuple[Callable[[Console, RunDetails], None], ...] = (
+    _heading,
+    _attributes,
+    _children,
+    _generations,
+    _journal,
+)
 """The sections of a run, from the top."""

@@ -18,8 +18,8 @@ from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation, explain
 from pyengine.cli.display.columns import Column, print_columns
 from pyengine.cli.display.ids import cut_all, whole_ids
-from pyengine.cli.output import clip, listed, printable
-from pyengine.cli.runs import checked_id, checked_text, states
+from pyengine.cli.output import listed, printable
+from pyengine.cli.runs import checked_id, checked_tags, checked_text, states
 from pyengine.database.statements.many_runs import BATCH, MATCHING_RUNS, SETTLE_MANY, SIGNAL_MANY
 from pyengine.database.statements.procedures import Procedure
 from pyengine.errors import InvalidRequest
@@ -183,16 +183,12 @@ def _named(at: Invocation, db: Database, verb: str, texts: list[str]) -> list[st
 
 def _matching(db: Database, selection: Selection) -> list[str]:
     """Return the ids of all runs that a filter selects."""
-    pairs = [checked_text("a tag", tag).partition("=") for tag in selection.tags or ()]
-    for key, sign, value in pairs:
-        if not (key and sign):
-            raise InvalidRequest(f"--tag takes KEY=VALUE, not {clip(key + sign + value, 40)!r}")
     texts = {"a workflow name": selection.workflow, "a state": selection.state}
     texts |= {"an instant": selection.started_after, "another instant": selection.started_before}
     for name, text in texts.items():
         if text is not None:
             checked_text(name, text)
-    tags = json.dumps({key: value for key, _, value in pairs}) if pairs else None
+    tags = json.dumps(checked_tags(selection.tags)) if selection.tags else None
     instants = (selection.started_after, selection.started_before)
     ids: list[str] = []
     while True:

@@ -122,21 +122,23 @@ def arguments_of(one: object, number: int, name: str) -> tuple[tuple[Any, ...], 
     """Return the arguments of one of many runs, by position and by name.
 
     Args:
-        one: a tuple, or a mapping.
+        one: a tuple, a mapping, or the workflow with its arguments.
         number: its number among them, from 1.
         name: the workflow, for the error.
 
     Raises:
-        InvalidRequest: it is neither.
+        InvalidRequest: it is none of these, or another workflow.
     """
-    if isinstance(one, tuple):
-        arguments: tuple[tuple[Any, ...], dict[str, Any]] = (one, {})
+    if isinstance(one, BoundWorkflow) and one.name == name:
+        arguments: tuple[tuple[Any, ...], dict[str, Any]] = (one.args, one.kwargs)
+    elif isinstance(one, tuple):
+        arguments = (one, {})
     elif isinstance(one, Mapping):
         arguments = ((), dict(one))
     else:
         raise InvalidRequest(
-            f"start_many of {name}: element {number} of args is neither a tuple nor a mapping: {one!r}",
-            hint="a tuple of arguments for each run: [(1,), (2,)]",
+            f"start_many of {name}: element {number} of args is {one!r}",
+            hint=f"a tuple for each run, [(1,), (2,)], or [{name}.bind(1), {name}.bind(2)]",
         )
     if name.startswith(SERVICE):
         return sql_arguments(name, *arguments)

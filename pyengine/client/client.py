@@ -146,7 +146,7 @@ class ClientApi(RunControl, ManyRuns, Starts):
         self,
         /,
         workflow: Workflow[..., T] | str,
-        args: Iterable[tuple[Any, ...] | Mapping[str, Any]],
+        args: Iterable[tuple[Any, ...] | Mapping[str, Any] | BoundWorkflow[T]],
         *,
         ids: Iterable[str | None] | None = None,
         keys: Iterable[str | None] | None = None,
@@ -162,7 +162,8 @@ class ClientApi(RunControl, ManyRuns, Starts):
 
         Args:
             workflow: as for `start`.
-            args: for each run a tuple of arguments by position, or a mapping of arguments by name.
+            args: for each run a tuple of arguments by position, a mapping of arguments by name, or the
+                workflow with its arguments, `checkout.bind(order)`, which type checkers check.
             ids: for each run its id; None for one that has none.
             keys: for each run its idempotency key; None for one that has none.
             queue, version, delay, timeout, priority, tags, conn: as for `start`, the same for all.

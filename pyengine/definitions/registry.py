@@ -259,6 +259,11 @@ def make_workflow(
         raise InvalidRequest(f'workflow {chosen}: version is a text such as "2", not {version!r}')
     if retry is not None and not isinstance(retry, Retry):
         raise InvalidRequest(f"workflow {chosen}: retry is a Retry(...), not {retry!r}")
+    if retry is not None and retry.on_exhausted == "pause":
+        raise InvalidRequest(
+            f'workflow {chosen}: only the retry of a step has on_exhausted="pause"',
+            hint="a workflow fails after its last attempt",
+        )
     return Workflow(
         WorkflowDef(
             fn=fn,

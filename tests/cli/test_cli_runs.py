@@ -206,3 +206,32 @@ def test_foreign_text_is_no_markup(at_database: Any, conn: psycopg.Connection[An
         assert answer.code == 0
         assert "[red]x[/red]" in answer.out
         assert "\x1b" not in answer.out
+
+
+def test_show_lists_earlier_journals(at_database: Any, conn: psycopg.Connection[Any], player: Any) -> None:
+    """Of a run that failed and was tried again, and continued as new; a run with one journal has no list."""
+    conn.execute("select durable.start('shaky', '[1]', id => 'shaky-1')")
+    assert "earlier journals" not in at_database("show", "shaky-1").out
+    again = {"do": "continue", "value": "[1]", "on": [0]}
+    (task,) = player.claim("shaky")
+    player.report(task, end=again | {"error": '{"type": "Boom", "message": "no luck"}', "retry_in": 0})
+    (task,) = player.claim("shaky")
+    player.report(task, end=again)
+    shown = at_database("show", "shaky-1").out.partition("earlier journals")[2].splitlines()
+    assert "attempt 1  Boom: no luck" in shown[1] and "continued as new" in shown[2]
+    document = at_database("show", "shaky-1", "--json").document["generations"]
+    assert [(one["attempt"], one["status"]) for one in document] == [
+        (1, "failed"),
+        (2, "completed"),
+        (1, "running"),
+    ]
+
+
+def test_start_sets_tags(at_database: Any, player: Any) -> None:
+    """By --tag, once for each; ps finds the run by them."""
+    started = at_database("start", "tagged", "--anyway", "--tag", "customer=7", "--tag", "kind=", "--json")
+    assert started.document["tags"] == {"customer": "7", "kind": ""}
+    found = at_database("ps", "--where", "tags.customer=7", "--json").document
+    assert [run["id"] for run in found] == [started.document["id"]]
+    refused = at_database("start", "tagged", "--anyway", "--tag", "customer")
+    assert refused.code == 2 and "KEY=VALUE" in refused.err

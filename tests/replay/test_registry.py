@@ -236,3 +236,13 @@ def test_two_functions_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.add_step(make_step(cell("async def f(): return 1", "f", "/scripts/job.py")))
     with pytest.raises(InvalidRequest, match=r"registered twice: __main__\.f and __main__\.f"):
         registry.add_step(make_step(cell("\n\nasync def f(): return 2", "f", "/scripts/job.py")))
+
+
+def test_the_retry_of_a_workflow_does_not_pause() -> None:
+    """A workflow fails after its last attempt; what is no policy is refused."""
+    assert make_workflow(checkout, retry=Retry(max_attempts=2)).definition.retry.max_attempts == 2
+    assert make_workflow(checkout).definition.retry.max_attempts == 1
+    with pytest.raises(InvalidRequest, match="only the retry of a step"):
+        make_workflow(checkout, retry=Retry(on_exhausted="pause"))
+    with pytest.raises(InvalidRequest, match="retry is a Retry"):
+        make_workflow(checkout, retry=3)  # type: ignore[arg-type]
