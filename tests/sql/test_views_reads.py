@@ -15,7 +15,14 @@ import pytest
 from psycopg.rows import TupleRow
 
 from pyengine.admin import conditions, queries, queries_runs
-from pyengine.database.statements.procedures import LIST_FAILED, LIST_LIVE, LIST_RUNS, RUN, Procedure
+from pyengine.database.statements.procedures import (
+    LIST_FAILED,
+    LIST_LIVE,
+    LIST_RUNS,
+    LIST_TAGGED,
+    RUN,
+    Procedure,
+)
 from tests.support.cluster import Server, broken_laws, installed_database
 from tests.support.finished import fill
 from tests.support.verbs import Call, ask, begin_run, create, promise, report, suspend, take_turn, timer
@@ -25,6 +32,8 @@ Connection = psycopg.Connection[TupleRow]
 BLOCKS = 300
 EXPLAIN = "explain (analyze, buffers, costs off, timing off, summary off, format json) "
 GROWING = ("_promises", "_executions")
+# three that completed and one that failed
+TAGGED = """update durable._promises set tags = '{"batch": "7"}' where head in (5001, 5002, 5003, 5007)"""
 LIVE = ("alone", "asleep", "idle", "waiting")
 COLUMNS = "id, state, args, result, error, waits_for, age, parent"
 READS: dict[str, tuple[str, int]] = {
@@ -70,6 +79,7 @@ def full(quiet: Server, request: pytest.FixtureRequest) -> Iterator[Connection]:
     with installed_database(quiet, "reads") as url:
         with psycopg.connect(url, autocommit=True) as conn:
             fill(conn, 100_000 if request.config.getoption("--full") else 10_000, 100)
+            conn.execute(TAGGED)
             held = begin_run(conn, "waiting")
             answer = take_turn(conn, "W", report(held, commands=[promise(0), timer(1, 3_600_000)]))
             take_turn(conn, "W", report(held, end=suspend(0, 1), seen=answer.next_of(held)))
@@ -200,6 +210,8 @@ CLIENT: list[tuple[Procedure, Call]] = [
     (LIST_RUNS, ("", ("null", "'completed'", "20"))),
     (LIST_LIVE, ("", ("null", "'waiting'", "20"))),
     (LIST_FAILED, ("", ("null", "'failed'", "20"))),
+    (LIST_TAGGED, ("", ("null", "null", "20", """'{"batch": "7"}'"""))),
+    (LIST_TAGGED, ("", ("null", "'failed'", "20", """'{"batch": "7"}'"""))),
 ]
 
 
