@@ -15,7 +15,8 @@ from tests.gateway.http_client import WAIT_S, Client
 from tests.gateway.receivers import Got, Receiver, Reply, Shim
 from tests.gateway.test_killed import Gateways, free_port
 from tests.gateway.test_killed import gateways as gateways
-from tests.gateway.test_push import report
+from tests.gateway.test_push import Opened, report, until
+from tests.gateway.test_push import pushing as pushing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,38 +32,35 @@ FULL = Size(pushes=1_000, kills=8)
 
 
 @pytest.mark.parametrize("size", [SMALL, pytest.param(FULL, marks=pytest.mark.full)], ids=["small", "full"])
-def test_nothing_pushed_is_lost(dsn: str, gateways: Gateways, seed: int, size: Size) -> None:
+def test_nothing_pushed_is_lost(dsn: str, gateways: Gateways, pushing: Opened, seed: int, size: Size) -> None:
     """Two gateways push to a shim and to a listener, and one of them is killed now and then."""
     choice = random.Random(seed)
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("select durable.set_setting('retry_offer_ms', '1000')")
-    ports = [free_port(), free_port()]
-
-    def start(port: int) -> None:
-        gateways.start(port, "--push-private", "127.0.0.1", "--public-url", f"http://127.0.0.1:{ports[0]}")
 
     def slow(got: Got) -> Reply:
         time.sleep(0.2)
         return Reply()
 
-    for port in ports:
-        start(port)
+    # the shim works at the one that lives
+    url, port = pushing().url, free_port()
+    options = "--push-private", "127.0.0.1", "--public-url", url
+    gateways.start(port, *options)
     with ExitStack() as stack:
         shim, listener = stack.enter_context(Shim(work_s=0.2)), stack.enter_context(Receiver(slow))
-        client = stack.enter_context(Client(f"http://127.0.0.1:{ports[0]}"))
+        client = stack.enter_context(Client(url))
         kills = choice.sample(range(size.pushes // 4, size.pushes), size.kills)
         for n in range(size.pushes):
             report(client, f"report-{n}", listener.url)
             client.create(f"task-{n}", shim.url)
             if n in kills:
-                # the other one is where the shim works
-                gateways.kill(ports[1])
-                start(ports[1])
+                gateways.kill(port)
+                gateways.start(port, *options)
         until_done(dsn, size)
         again = Counter(got.id for got in listener.got)
         assert set(again) == {f"report-{n}" for n in range(size.pushes)}
         assert max(again.values()) <= 1 + size.kills
-        assert shim.statuses.count(200) == size.pushes
+        until(lambda: shim.statuses.count(200) == size.pushes)
 
 
 def until_done(dsn: str, size: Size) -> None:
