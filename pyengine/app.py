@@ -25,6 +25,7 @@ from pyengine.app_schedules import AppSchedules
 from pyengine.client.client import Client, Run
 from pyengine.client.starts import StartOptions, Starts
 from pyengine.definitions.bound_workflow import BoundWorkflow
+from pyengine.definitions.current_run import refuse_in_workflow
 from pyengine.definitions.definition import OnInterrupt
 from pyengine.definitions.dependencies import (
     Dependencies,
@@ -32,6 +33,7 @@ from pyengine.definitions.dependencies import (
     current_dependencies,
     open_dependencies,
 )
+from pyengine.definitions.refusals import not_a_workflow
 from pyengine.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.definitions.retry import Duration, Retry
 from pyengine.definitions.signals import Signal
@@ -245,7 +247,11 @@ class App(AppCalls, AppSchedules, Starts):
             NondeterminismError: the replay went another way than the run.
             InvalidRequest: called inside an event loop, where `await app.start(...)` belongs.
         """
+        name = getattr(workflow, "name", "workflow")
+        refuse_in_workflow("app.run()", f"await {name}(...), a child run")
         _refuse_loop("app.run")
+        if not isinstance(workflow, Workflow | BoundWorkflow):
+            raise not_a_workflow(workflow, "app.run")
         if self.registry.workflow(workflow.name, workflow.definition.version) is not workflow.definition:
             raise InvalidRequest(f"workflow {workflow.name!r} belongs to another App")
 
@@ -383,6 +389,9 @@ class App(AppCalls, AppSchedules, Starts):
         The connections stay open until `close`, or until the last `worker` or `client` block of this event
         loop ends; those of `start` too.
         """
+        refuse_in_workflow("app.start()", "ctx.start(workflow, ...), or await workflow(...) for its result")
+        if not isinstance(workflow, Workflow | BoundWorkflow | str):
+            raise not_a_workflow(workflow, "app.start")
         place = self._here()
         await place.open(install=False)
         return await place.client.begin(workflow, args, kwargs, **options)
@@ -407,6 +416,7 @@ class App(AppCalls, AppSchedules, Starts):
 
     @contextlib.asynccontextmanager
     async def _place(self, *, install: bool = False) -> AsyncIterator[AppRuntime]:
+        refuse_in_workflow("app.client() or app.worker()", "a step")
         place = self._here()
         place.users += 1
         try:

@@ -131,7 +131,7 @@ class DevelopmentChecks:
             self._ids.pop(id, None)
             if error is not None and (id, str(error.expected)) not in self._reported:
                 self._reported.add((id, str(error.expected)))
-                logger.error("%s", error, extra={"run_id": id})
+                logger.error("%s", error, extra={"run": id})
 
 
 async def check_run(pool: ConnectionPool, registry: Registry, id: str) -> NondeterminismError | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,8 @@ import typer
 
 from pyengine.cli.command import ListenUrl, command
 from pyengine.cli.database import Invocation
-from pyengine.cli.output import listed, log_to_stderr, printable, redact, table
+from pyengine.cli.display.logs import LogOptions
+from pyengine.cli.output import listed, printable, redact, table
 from pyengine.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ AdapterNames = typer.Option(
 def worker(
     at: Invocation,
     polls: Serving,
+    log: LogOptions,
     adapter: Annotated[list[str], AdapterNames],
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", min=0.0, help="For polls that run at the end.")
@@ -109,7 +110,7 @@ def worker(
     served = served_adapters(adapter)
     listen_url = listen_url or os.environ.get("PYENGINE_LISTEN_URL")
     with at.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
-        log_to_stderr(logging.INFO)
+        log.configure()
         names = [one.name for one in served]
         about = {"process": os.getpid(), "adapters": names, "database": redact(db.place)}
         at.out.answer(

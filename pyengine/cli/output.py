@@ -1,4 +1,4 @@
-"""The format of answers, a JSON document or text, and of log lines.
+"""The format of answers: a JSON document or text.
 
 Lives here: the choice between the two, the printable form of values, hiding passwords. May not: query the
 database. Texts of users and of the database never reach the terminal as markup or as control characters.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import logging
 import os
 import re
 import sys
@@ -30,7 +29,6 @@ __all__ = [
     "compact",
     "encodable",
     "listed",
-    "log_to_stderr",
     "printable",
     "program",
     "progress",
@@ -59,29 +57,6 @@ _STATE_STYLES = {
     "halted": "bold red",
     "dead": "bold red",
 }
-
-
-_RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-
-
-class _WithFields(logging.Formatter):
-    """A log line with the fields of its event, such as the run id."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
-        """Return the line, followed by its fields as name=value."""
-        fields = {key: value for key, value in vars(record).items() if key not in _RECORD_FIELDS}
-        line = super().formatMessage(record) + "".join(f" {key}={value}" for key, value in fields.items())
-        return redact(printable(line, allow="\n"))
-
-
-def log_to_stderr(level: int) -> None:
-    """Print log records of this level and above on stderr, unless logging is configured already."""
-    root = logging.getLogger()
-    if not root.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(_WithFields("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        root.addHandler(handler)
-    root.setLevel(level)
 
 
 @contextlib.contextmanager

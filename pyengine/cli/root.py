@@ -8,7 +8,6 @@ conflict; 130 interrupted.
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import sys
 from typing import Annotated
@@ -32,7 +31,8 @@ from pyengine.cli import (
     worker,
 )
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, remember
-from pyengine.cli.output import Output, log_to_stderr, printable, redact
+from pyengine.cli.display.logs import log_warnings
+from pyengine.cli.output import Output, printable, redact
 from pyengine.errors import (
     Conflict,
     EmbeddedPostgresError,
@@ -123,7 +123,7 @@ def run(argv: list[str]) -> int:
         argv: the arguments after ``pyengine``.
     """
     out = Output(json=_wants_json(argv))
-    log_to_stderr(logging.WARNING)
+    log_warnings()
     try:
         code = typer.main.get_command(app).main(args=argv, prog_name="pyengine", standalone_mode=False)
         return code if isinstance(code, int) else 0

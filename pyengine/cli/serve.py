@@ -6,7 +6,6 @@ Lives here: the options of a gateway, and the life of its process. May not: the 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,8 @@ import typer
 
 from pyengine.cli.command import ListenUrl, command
 from pyengine.cli.database import Invocation
-from pyengine.cli.output import log_to_stderr, redact
+from pyengine.cli.display.logs import LogOptions
+from pyengine.cli.output import redact
 from pyengine.errors import InvalidRequest
 from pyengine.foreground import runner
 from pyengine.foreground import serve as serve_until_signal
@@ -142,6 +142,7 @@ def serve(
     tokens: Tokens,
     limits: Limits,
     pushes: Pushes,
+    log: LogOptions,
     debug: Annotated[
         bool, typer.Option("--debug", help="Allow the debug operations of the protocol, for tests.")
     ] = False,
@@ -176,7 +177,7 @@ def serve(
     config.check()
     with at.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the gateway
         db.conn.close()
-        log_to_stderr(logging.INFO)
+        log.configure()
         with runner() as loop:
             loop.run(_serve(at, replace(config, database_url=db.url), redact(db.place)))
     at.out.remark("gateway stopped")

@@ -6,7 +6,6 @@ Lives here: finding the application, and the life of the process. May not: the w
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 import traceback
@@ -19,7 +18,8 @@ import typer
 from pyengine.cli.adapter import AdapterNames, Serving, served_adapters
 from pyengine.cli.command import ListenUrl, command
 from pyengine.cli.database import Invocation
-from pyengine.cli.output import clip, listed, log_to_stderr, redact
+from pyengine.cli.display.logs import RunLogOptions
+from pyengine.cli.output import clip, listed, redact
 from pyengine.errors import EngineError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def add_to(app: typer.Typer) -> None:
 def worker(
     at: Invocation,
     serving: Serving,
+    log: RunLogOptions,
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, such as hello:app.")],
     queue: Annotated[
         list[str] | None,
@@ -71,10 +72,9 @@ def worker(
     queues = queue or found.registry.queues()
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
     with where.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
-        log_to_stderr(logging.INFO)
+        log.configure()
         about = {"process": os.getpid(), "workflows": names, "queues": queues, "database": redact(db.place)}
-        about["memos"] = sorted(one.name for one in found.memos.values())
-        about["adapters"] = adapters
+        about |= {"memos": sorted(one.name for one in found.memos.values()), "adapters": adapters}
         beside = f" and the adapter {listed(adapters)}" if adapters else ""
         at.out.answer(
             about,

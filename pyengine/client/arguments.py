@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 
 from pyengine.definitions.bound_workflow import BoundWorkflow
+from pyengine.definitions.current_run import refuse_in_workflow
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.queues import check_queue
+from pyengine.definitions.refusals import not_a_workflow
 from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.definitions.sql_steps import SERVICE, sql_arguments
@@ -56,6 +58,7 @@ def target_of(
     Raises:
         InvalidRequest: it is no workflow, or an option is wrong.
     """
+    refuse_in_workflow("client.start()", "ctx.start(workflow, ...), or await workflow(...) for its result")
     if version == "":
         raise InvalidRequest("a version is not empty", hint="leave it out for the default")
     if queue is not None:
@@ -86,7 +89,7 @@ def definition_of(
     if isinstance(workflow, Workflow | BoundWorkflow):
         return workflow.definition
     if not isinstance(workflow, str):
-        raise InvalidRequest(f"{workflow!r} is no workflow", hint="decorate the function with @app.workflow")
+        raise not_a_workflow(workflow, "start")
     return registry.find(workflow, version)
 
 

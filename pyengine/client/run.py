@@ -39,6 +39,7 @@ from pyengine.definitions.retry import Duration, optional_duration, parse_durati
 from pyengine.definitions.signals import Signal
 from pyengine.errors import Conflict, InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
 from pyengine.values.codec import Codec, TypeCodec, type_codec
+from pyengine.values.error_records import describe_error, origin_lines, read_record, traceback_of
 
 if TYPE_CHECKING:
     # the result of a workflow that is only named is Any, not unknown
@@ -463,10 +464,26 @@ class RunControl(RunWatch):
                 row["value"] or "null", codec.annotation, where=f"the result of run {id}"
             )
         cls, ending = _ENDED[state]
-        cause = self._codec.decode_error(row["error"])
         if cls is RunFailed:
-            raise cls(f"run {id} failed: {cause}", run_id=id) from cause
+            cause = self._codec.decode_error(row["error"])
+            raise _failure(id, cause, row["error"]) from cause
         raise cls(f"run {id} {ending}", run_id=id)
+
+
+def _failure(id: str, cause: BaseException, text: str | None) -> RunFailed:
+    """Return the error of a run that failed, with the place and the traceback of its cause as notes.
+
+    Args:
+        id: run id.
+        cause: the error of its workflow.
+        text: the same as JSON text.
+    """
+    failed = RunFailed(f"run {id} failed: {describe_error(cause)}", run_id=id)
+    record = read_record(text)
+    for line in (*origin_lines(record), traceback_of(record).rstrip()):
+        if line:
+            failed.add_note(line)
+    return failed
 
 
 def result_codec(definition: WorkflowDef | None) -> TypeCodec:

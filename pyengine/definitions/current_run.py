@@ -17,7 +17,7 @@ import msgspec
 
 from pyengine.definitions.definition import StepDef, WorkflowDef
 from pyengine.definitions.remote_calls import RemoteCall
-from pyengine.errors import InvalidRequest
+from pyengine.errors import ForbiddenInWorkflow, InvalidRequest
 from pyengine.values.codec import TypeCodec
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "StepToken",
     "WorkflowRuntime",
     "current_step",
+    "refuse_in_workflow",
     "scope",
     "within_run",
 ]
@@ -131,6 +132,7 @@ class WorkflowRuntime(Protocol):
         timeout_ms: int | None = None,
         detached: bool = False,
         abandon: bool = False,
+        to_await: bool = False,
     ) -> Any: ...
 
     def make_promise(
@@ -210,3 +212,21 @@ def within_run(method: str, instead: str) -> WorkflowRuntime:
         return within
     where = "inside a step" if current_step.get() is not None else "outside a workflow"
     raise InvalidRequest(f"ctx.{method} was used {where}", hint=f"in workflow code only; here use {instead}")
+
+
+def refuse_in_workflow(method: str, instead: str) -> None:
+    """Refuse a call that belongs to other code than that of a workflow.
+
+    Args:
+        method: the call, for the error.
+        instead: the alternative, for the error.
+
+    Raises:
+        ForbiddenInWorkflow: this is workflow code.
+    """
+    within = scope.get()
+    if within is not None:
+        raise ForbiddenInWorkflow(
+            f"workflow code may not call {method}: a replay would call it again (run {within.run.id!r})",
+            hint=f"use instead: {instead}",
+        )

@@ -19,8 +19,11 @@ from pyengine.definitions.bound_workflow import BoundWorkflow
 from pyengine.definitions.current_run import scope
 from pyengine.definitions.definition import OnInterrupt, StepDef, WorkflowDef
 from pyengine.definitions.determinism.warning import warn_of
+from pyengine.definitions.local_errors import local_errors, warn_of_inner_errors
+from pyengine.definitions.nested_calls import warn_of_nested
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.received_signals import ReceivedSignals, received_signals
+from pyengine.definitions.refusals import refuse_no_function
 from pyengine.definitions.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
 from pyengine.definitions.schedules import ScheduleDef
 from pyengine.definitions.signals import Signal
@@ -81,6 +84,7 @@ class Step(_Decorated[StepDef], Generic[P, R]):
         within = scope.get()
         if within is not None:
             return within.call_step(self.definition, args, kwargs)
+        warn_of_nested("step", self.definition.name)
         if self.definition.is_async:
             return cast("Coroutine[None, None, R]", self.fn(*args, **kwargs))
         return asyncio.to_thread(cast("Callable[P, R]", self.fn), *args, **kwargs)
@@ -101,7 +105,9 @@ class Workflow(_Decorated[WorkflowDef], Generic[P, R]):
         """
         within = scope.get()
         if within is not None:
-            return cast("Coroutine[None, None, R]", within.call_workflow(self.definition, args, kwargs))
+            call = within.call_workflow(self.definition, args, kwargs, to_await=True)
+            return cast("Coroutine[None, None, R]", call)
+        warn_of_nested("workflow", self.definition.name)
         return self.fn(*args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundWorkflow[R]:
@@ -149,6 +155,7 @@ def _takes_self(fn: Callable[..., Any]) -> bool:
 
 
 def _checked_name(fn: object, name: object, what: str) -> str:
+    refuse_no_function(fn, what)
     chosen = getattr(fn, "__name__", None) if name is None else name
     if not callable(fn) or not isinstance(chosen, str) or not chosen:
         raise InvalidRequest(f"a {what} is a function with a name, not {fn!r}")
@@ -302,7 +309,7 @@ class Registry:
         self.errors: dict[tuple[str, str], type[BaseException]] = {}
 
     def add_step(self, step: Step[P, R]) -> Step[P, R]:
-        """Register a step, and the error classes that its retry policy names.
+        """Register a step, and the error classes that its retry policy names or that are local to its place.
 
         Raises:
             InvalidRequest: another function, or the engine, has that name.
@@ -314,7 +321,8 @@ class Registry:
         known = self._steps.setdefault(definition.name, definition)
         refuse_second(known.fn, definition.fn, f"step {definition.name!r}")
         self._steps[definition.name] = definition
-        self._add_errors(definition.retry)
+        self._add_errors(definition.retry, definition.fn)
+        warn_of_inner_errors(definition.fn, f"step {definition.name}")
         return step
 
     def add_workflow(self, workflow: Workflow[P, R]) -> Workflow[P, R]:
@@ -328,7 +336,7 @@ class Registry:
         known = self._workflows.setdefault(at, definition)
         refuse_second(known.fn, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
         self._workflows[at] = definition
-        self._add_errors(definition.retry)
+        self._add_errors(definition.retry, definition.fn)
         self._received.pop(at, None)
         warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
         return workflow
@@ -353,8 +361,8 @@ class Registry:
         self.errors[recorded_module(cls), cls.__qualname__] = cls
         return cls
 
-    def _add_errors(self, retry: Retry) -> None:
-        for cls in (*retry.only, *retry.unless):
+    def _add_errors(self, retry: Retry, fn: Callable[..., Any]) -> None:
+        for cls in (*retry.only, *retry.unless, *local_errors(fn)):
             self.add_error(cls)
 
     def find(self, name: str, version: str | None = None) -> WorkflowDef | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from pyengine.loop.event_loop import DeterministicFuture, DeterministicLoop
@@ -25,6 +25,7 @@ __all__ = [
     "Gathering",
     "ReceiveCall",
     "TimedReceive",
+    "UnreadCall",
     "next_order",
 ]
 
@@ -101,9 +102,21 @@ class Call(Waitable):
         adopted_id: id of the promise, if the run adopted it.
         collector: the join set that it was submitted to, if any.
         done_at: its position among the completions of the run, once it is complete.
+        made_at: where the code made it, as code object and instruction; of new steps and child runs. None as
+            soon as it is known that code has waited for it.
     """
 
-    __slots__ = ("adopted_id", "child", "codec", "collector", "done_at", "kind", "name", "on_cancel")
+    __slots__ = (
+        "adopted_id",
+        "child",
+        "codec",
+        "collector",
+        "done_at",
+        "kind",
+        "made_at",
+        "name",
+        "on_cancel",
+    )
     child: int
     codec: TypeCodec
     kind: CallKind
@@ -112,6 +125,12 @@ class Call(Waitable):
     adopted_id: str
     collector: CallCollector
     done_at: int
+    made_at: tuple[CodeType, int] | None
+
+    def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
+        """Remove a callback: code that gives up waiting, such as `ctx.first`, has waited."""
+        self.made_at = None
+        return super().remove_done_callback(fn)
 
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the call: its completion will be ignored."""
@@ -134,6 +153,16 @@ class Call(Waitable):
             return False
         collector: CallCollector | None = getattr(self, "collector", None)
         return collector is None or len(callbacks) > 1 or collector.waiting
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled() else "done" if self.done() else "pending"
+        return f"<{self.kind} {self.name}, {state}>"
+
+    def __str__(self) -> str:
+        if self.kind == "step" and not self.done():
+            # else the text of a call would be recorded in place of its result
+            raise TypeError(f"step {self.name} was called and not awaited: write `await {self.name}(...)`")
+        return repr(self)
 
 
 class _Consumable(Waitable):
@@ -164,6 +193,16 @@ class _Consumable(Waitable):
         """Return the error, if it is one, and mark it consumed."""
         self.consume()
         return super().exception()
+
+
+class UnreadCall(_Consumable, Call):
+    """A call that was complete before any code waited for it; a call becomes one by its class."""
+
+    __slots__ = ()
+
+    def consume(self) -> None:
+        """Note that code has waited for it after all."""
+        self.made_at = None
 
 
 class ReceiveCall(_Consumable, Call):

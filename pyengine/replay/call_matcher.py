@@ -13,6 +13,7 @@ would not come back) leaves no trace, live and in replay alike.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from functools import cached_property
 from hashlib import sha256
@@ -192,6 +193,9 @@ class CallMatcher:
         call.name = step.name
         call.codec = signature.result
         call.on_cancel = self._give_step_up
+        if row is None:
+            caller = sys._getframe(2)
+            call.made_at = (caller.f_code, caller.f_lasti)
         return call
 
     def call_workflow(
@@ -204,8 +208,9 @@ class CallMatcher:
         timeout_ms: int | None = None,
         detached: bool = False,
         abandon: bool = False,
+        to_await: bool = False,
     ) -> Call:
-        """Return the call of a child run."""
+        """Return the call of a child run; `to_await` if it is a mistake not to await it."""
         sequence, name, signature = self.sequence, workflow.name, workflow.signature
         if sequence.restricted and (dead := sequence.admit("child run", name)) is not None:
             return dead
@@ -232,6 +237,9 @@ class CallMatcher:
         if match == "disagrees":
             return sequence.dead_call("child run", name)
         call = sequence.take_call("child run", name, signature.result, discarded=match == "discarded")
+        if to_await:
+            caller = sys._getframe(2)
+            call.made_at = (caller.f_code, caller.f_lasti)
         if detached:
             call.kind = "detached run"
             (sequence.cancellation.calls if match == "discarded" else sequence.calls).pop(call.child)

@@ -17,6 +17,7 @@ from pyengine.loop.event_loop import DeterministicLoop
 from pyengine.protocol.journal import ERRORS, RESULTS, SETTLING, Row, RowType
 from pyengine.replay.history import History
 from pyengine.values.codec import Codec, unreadable
+from pyengine.values.error_records import describe_error
 
 __all__ = ["complete", "fire_at_ms", "read_into"]
 
@@ -80,7 +81,9 @@ def _child_error(call: Call, row: Row, codec: Codec) -> BaseException:
         cls, reason = _ENDED_BY_DATABASE[name]
         return cls(f"run {call.id} of workflow {call.name} {reason}", run_id=call.id, workflow=call.name)
     failed = RunFailed(
-        f"run {call.id} of workflow {call.name} failed: {error}", run_id=call.id, workflow=call.name
+        f"run {call.id} of workflow {call.name} failed: {describe_error(error)}",
+        run_id=call.id,
+        workflow=call.name,
     )
     failed.__cause__ = error
     return failed

@@ -23,6 +23,7 @@ from pyengine.definitions.current_run import RunInfo, scope
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.retry import Randomness
 from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
+from pyengine.loop.awaitables import Call
 from pyengine.loop.event_loop import DeterministicTask, TimerToken
 from pyengine.loop.restrictions import nested_loop_hint
 from pyengine.protocol.commands import (
@@ -46,6 +47,7 @@ from pyengine.replay.compensation import CompensationFailed
 from pyengine.replay.completions import complete, fire_at_ms
 from pyengine.replay.history import History, add_outcomes
 from pyengine.replay.transaction_log import Transactions
+from pyengine.replay.unawaited import misused_call_hint, put_unread, warn_of_unawaited
 from pyengine.values.codec import Codec
 from pyengine.values.exceptions import only_error
 
@@ -104,6 +106,7 @@ class Replay:
         self._applied = 0
         self._handed_out: set[int] = set()
         self._fire_at_ms: dict[int, int] = {}
+        self._unread: list[Call] = []
         self._evicted = False
         self.finished = False
 
@@ -216,7 +219,7 @@ class Replay:
                 self._apply_rows()
         except (ForbiddenInWorkflow, SystemExit) as error:
             # a workflow has no process to leave
-            return self._halted() or Fail(error=self._codec.encode_error(error))
+            return self._halted() or self._failed(error)
         waits = self._transacting and self.in_transaction
         if not waits and self._sequence.misses_calls:
             self._halt_at_missing_call()
@@ -226,7 +229,10 @@ class Replay:
         if main is None:
             return self._end
         if main.done():
-            return self._result(main)
+            end = self._result(main)
+            if isinstance(end, Complete) and (self._unread or self._sequence.calls):
+                warn_of_unawaited(self.run, self._sequence.calls, self._unread, ended=True)
+            return end
         return self._stuck_in_transaction() if waits else self._suspend()
 
     def _apply_rows(self) -> None:
@@ -292,7 +298,7 @@ class Replay:
             args, kwargs = self.workflow.signature.decode(self.run.param)
             coroutine = self.workflow.fn(*args, **kwargs)
         except EngineError as error:
-            self._end = Fail(error=self._codec.encode_error(error))
+            self._end = self._failed(error)
             return None
         self._main = self._loop.create_task(coroutine, name=self.run.workflow, context=self._context())
         return self._main
@@ -324,6 +330,8 @@ class Replay:
         if kind == _TIMER_FIRED:
             self._loop.advance_to(self._virtual_s(row))
         complete(call, row, self._codec)
+        if self._loop.idle:
+            put_unread(self._unread, call)
 
     def _virtual_s(self, row: Row) -> float:
         """Return the virtual time of a timer, in seconds: its nominal instant, not when it fired."""
@@ -369,7 +377,7 @@ class Replay:
                 return Complete(value=self._written(main))
             except EngineError as refused:
                 error = refused
-        hint = nested_loop_hint(error)
+        hint = nested_loop_hint(error) or misused_call_hint(error)
         if hint is not None:
             error.add_note(hint)
         return self._next_attempt(error)
@@ -405,7 +413,7 @@ class Replay:
         return msgspec.structs.replace(end, children=(self._sequence.next_child, *unread))
 
     def _failed(self, error: BaseException) -> Fail:
-        return Fail(error=self._codec.encode_error(error))
+        return Fail(error=self._codec.encode_error(error, run=self.run.id))
 
     def _stuck_in_transaction(self) -> Fail | None:
         """Return the failure of code that waits for something else inside a transaction; None if it asks."""
@@ -430,6 +438,8 @@ class Replay:
             return None
         calls = self._sequence.calls
         waiting = {child for child, call in calls.items() if not call.done() and call.awaited}
+        if self._unread or len(waiting) < len(calls):
+            warn_of_unawaited(self.run, calls, self._unread, ended=False)
         waiting.update(self._loop.pending_timers)
         if not waiting:
             stuck = NotAwaitable(
@@ -478,6 +488,10 @@ class Replay:
     def _report_unhandled(self) -> None:
         """Log errors that no code was left to receive."""
         for one in self._loop.unhandled:
-            fields = {"run_id": self.run.id, "problem": one.message}
-            logger.warning("workflow.unhandled_error", extra=fields, exc_info=one.error)
+            run = self.run
+            fields = {"event": "workflow_unhandled_error", "run": run.id, "workflow": run.workflow}
+            sentence = (
+                f"an error of the code of run {run.id} of {run.workflow} reached no code: {one.message}"
+            )
+            logger.warning(sentence, extra={**fields, "queue": run.queue}, exc_info=one.error)
         self._loop.unhandled.clear()

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import sha256
+from inspect import isawaitable
 from typing import Any
 
 import msgspec
@@ -28,7 +29,7 @@ from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
 from pyengine.values.depth import MAX_DEPTH, is_deep
 from pyengine.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, ExceptionCodec
 from pyengine.values.hints import properties
-from pyengine.values.paths import at, brief, difference, holds_non_finite, place
+from pyengine.values.paths import at, brief, difference, holds_non_finite, innermost, place
 from pyengine.values.pydantic_models import error_text, read_unknown
 from pyengine.values.shape_builder import shape_of
 from pyengine.values.shapes import PLAIN, SORTED
@@ -165,7 +166,12 @@ class TypeCodec:
                 f"{text}, a {type(one).__name__}" for text, one in ((shown, mine), (other, theirs))
             )
         hint = "annotate it with its exact type, or pass plain JSON (str keys, lists, numbers)"
-        if not self.loose or path != "$":
+        if self.annotation is Any and where.startswith("the result of"):
+            hint = (
+                f"annotate the return type, so that it declares {type(mine).__name__}, or return plain JSON "
+                "(str keys, lists, numbers)"
+            )
+        elif self.annotation is not Any and (not self.loose or path != "$"):
             hint = (
                 f"what {_shown(self.annotation)} declares is written, and no more: not what a subclass adds, "
                 "not what is excluded or private, nothing that reading changes"
@@ -211,8 +217,15 @@ def unwritable(where: str, error: Exception, value: Any) -> EncodeError:
             f"{where} cannot be written as JSON: it holds itself or is nested deeper than {MAX_DEPTH} levels",
             where=where,
         )
+    path, part = innermost(value, _fails)
+    if isawaitable(part):
+        return EncodeError(
+            f"{where} is {brief(part)}, which was not awaited{at(path)}",
+            where=where,
+            hint="write await before the call, to get its result",
+        )
     return EncodeError(
-        f"{where} cannot be written as JSON: {reason}{at(place(value, _fails))}",
+        f"{where} cannot be written as JSON: {reason}{at(path)}",
         where=where,
         hint="pass data; connections, files, generators and objects with behaviour stay inside one step",
     )
@@ -317,6 +330,7 @@ class Codec:
             imported ones.
         warn_bytes: a larger text is logged.
         max_bytes: a larger text is refused; the text of an error is cut.
+        worker: id of the worker that records errors.
 
     Attributes:
         unchecked_bytes: a text of this length or less passes both limits.
@@ -328,9 +342,10 @@ class Codec:
         *,
         warn_bytes: int = WARN_PAYLOAD_BYTES,
         max_bytes: int = MAX_PAYLOAD_BYTES,
+        worker: str | None = None,
     ) -> None:
         self.failures = ExceptionCodec(
-            errors, max_bytes=min(max(max_bytes, MIN_ERROR_BYTES), MAX_ERROR_BYTES)
+            errors, max_bytes=min(max(max_bytes, MIN_ERROR_BYTES), MAX_ERROR_BYTES), worker=worker
         )
         self.warn_bytes = warn_bytes
         self.max_bytes = max_bytes
@@ -405,9 +420,14 @@ class Codec:
                 "payload.large", extra={"where": where, "size": size, "warn_bytes": self.warn_bytes}
             )
 
-    def encode_error(self, error: BaseException) -> str:
-        """Return the JSON text of an error; never fails."""
-        return self.failures.encode(error)
+    def encode_error(self, error: BaseException, **origin: str | int) -> str:
+        """Return the JSON text of an error; never fails.
+
+        Args:
+            error: the error.
+            origin: the run, step and attempt that raised it.
+        """
+        return self.failures.encode(error, **origin)
 
     def decode_error(self, text: str | None) -> BaseException:
         """Return the error of a JSON text: of its own class if that is known, else a RemoteError."""

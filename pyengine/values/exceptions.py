@@ -1,8 +1,9 @@
 """Exceptions to JSON text and back.
 
 Lives here: `ExceptionCodec`, and `error_kind`. May not: retry decisions, values of steps. The form is
-`{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "cause"?, "retryable",
-"lossy"?}`: `args` and `data` are the exception's arguments and attributes as plain JSON. Decoding never runs
+`{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "origin"?, "cause"?,
+"retryable", "lossy"?}`: `args` and `data` are the exception's arguments and attributes as plain JSON, and
+`origin` is where it was raised: run, step, attempt, worker, file, line. Decoding never runs
 an unknown `__init__`: as pickle does, it allocates the exception and sets arguments and attributes. It does
 so only if the class is known (registered, or in a module that is imported already) and the attributes fit
 their annotations. Any other record becomes a `RemoteError` with all its fields. Encoding never fails: a value
@@ -16,7 +17,6 @@ import builtins
 import contextlib
 import math
 import sys
-import traceback
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
@@ -27,6 +27,7 @@ from pyengine import errors
 from pyengine.errors import EngineError, RemoteError, recorded_module
 from pyengine.values.depth import is_deep
 from pyengine.values.pydantic_models import read_unknown, write_unknown
+from pyengine.values.tracebacks import RECORDED, place_of, recorded_of, remember, traceback_text
 
 __all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "ErrorKind", "ExceptionCodec", "error_kind", "only_error"]
 
@@ -58,7 +59,6 @@ MIN_ERROR_BYTES = 4096
 """The limit on errors is never lower, however low that on payloads: errors must be able to report it."""
 
 _MAX_DEPTH = 8
-_MAX_TRACEBACK = 16_000
 
 
 def error_kind(error: object) -> ErrorKind:
@@ -125,6 +125,7 @@ class ExceptionCodec:
         classes: exception classes by (module, qualified name) that may be decoded, besides builtin and
             imported ones; looked up at each use, so the mapping may grow.
         max_bytes: limit on the text of an error.
+        worker: id of the worker that records errors; part of their origin.
     """
 
     def __init__(
@@ -132,17 +133,36 @@ class ExceptionCodec:
         classes: Mapping[tuple[str, str], type[BaseException]] | None = None,
         *,
         max_bytes: int = MAX_ERROR_BYTES,
+        worker: str | None = None,
     ) -> None:
         self._classes = {} if classes is None else classes
         self._max_bytes = max_bytes
+        self._worker = worker
 
-    def encode(self, error: BaseException) -> str:
-        """Return the JSON text of an error; never fails."""
+    def encode(self, error: BaseException, **origin: str | int) -> str:
+        """Return the JSON text of an error; never fails.
+
+        Args:
+            error: the error.
+            origin: the run, step and attempt that raised it, unless it was read from a journal.
+        """
         record = _describe(error, 0)
+        if origin and "origin" not in record:
+            record["origin"] = self._origin(error, origin)
         packed = msgspec.json.encode(record)
         if len(packed) > self._max_bytes or is_deep(packed):
             packed = msgspec.json.encode(_cut(record, self._max_bytes))
         return packed.decode()
+
+    def _origin(self, error: BaseException, origin: Mapping[str, str | int]) -> dict[str, str | int]:
+        """Return where an error was raised."""
+        found = dict(origin)
+        if self._worker is not None:
+            found["worker"] = self._worker
+        place = place_of(error.__traceback__)
+        if place is not None:
+            found["file"], found["line"] = _clean(place[0]), place[1]
+        return found
 
     def decode(self, text: str | None) -> BaseException:
         """Return the error (not raised) of a JSON text; never fails.
@@ -163,8 +183,10 @@ class ExceptionCodec:
         cause = None if record.get("cause") is None else self._build(record["cause"])
         error = self._known(record)
         if error is None:
-            return _remote(record, cause)
-        error.__cause__ = cause
+            error = _remote(record, cause)
+        else:
+            error.__cause__ = cause
+        remember(error, record.get("traceback"), record.get("origin"))
         return error
 
     def _known(self, record: dict[str, Any]) -> BaseException | None:
@@ -266,7 +288,7 @@ def _describe(error: BaseException, depth: int) -> dict[str, Any]:
         record["data"] = data
     if isinstance(error, BaseExceptionGroup) and depth < _MAX_DEPTH:
         record["exceptions"] = [_describe(one, depth + 1) for one in error.exceptions]
-    record["traceback"] = _traceback(error)
+    _add_origin(record, error)
     _add_cause(record, error, depth)
     record["retryable"] = getattr(error, "retryable", True) is not False
     if lossy:
@@ -276,7 +298,7 @@ def _describe(error: BaseException, depth: int) -> dict[str, Any]:
 
 def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
     """Return the attributes of an error as plain JSON; declared ones are encoded by their type."""
-    values = dict(getattr(error, "__dict__", {}))
+    values = {name: one for name, one in getattr(error, "__dict__", {}).items() if name != RECORDED}
     declared = getattr(error, "__dataclass_fields__", {})
     values |= {name: getattr(error, name) for name in declared if hasattr(error, name)}
     data: dict[str, Any] = {}
@@ -298,10 +320,17 @@ def _describe_remote(error: RemoteError, depth: int) -> dict[str, Any]:
     }
     if error.data is not None:
         record["data"] = _plain(error.data, [])
-    record["traceback"] = error.traceback or _traceback(error)
+    _add_origin(record, error)
     _add_cause(record, error, depth)
     record["retryable"] = error.retryable
     return record
+
+
+def _add_origin(record: dict[str, Any], error: BaseException) -> None:
+    record["traceback"] = _clean(traceback_text(error))
+    recorded = recorded_of(error)
+    if recorded is not None and recorded.origin:
+        record["origin"] = recorded.origin
 
 
 def _add_cause(record: dict[str, Any], error: BaseException, depth: int) -> None:
@@ -351,11 +380,6 @@ def _message(error: BaseException) -> str:
     except Exception:  # boundary to user code: __str__ may do anything
         text = _repr(error)
     return _clean(text)
-
-
-def _traceback(error: BaseException) -> str:
-    lines = traceback.format_exception(type(error), error, error.__traceback__, chain=False)
-    return _clean("".join(lines))[-_MAX_TRACEBACK:]
 
 
 def _plain(value: Any, lossy: list[str], depth: int = 0) -> Any:

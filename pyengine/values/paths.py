@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["at", "brief", "difference", "holds_non_finite", "parts", "place", "same"]
+__all__ = ["at", "brief", "difference", "holds_non_finite", "innermost", "parts", "place", "same"]
 
 _LISTS = (list, tuple, set, frozenset)
 _MAX_DEPTH = 100
@@ -122,8 +122,8 @@ def holds_non_finite(value: Any, depth: int = 0) -> bool:
     return depth < _MAX_DEPTH and any(holds_non_finite(part, depth + 1) for _, part in inner or ())
 
 
-def place(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int = 0) -> str:
-    """Return the path of the innermost wrong part.
+def innermost(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int = 0) -> tuple[str, Any]:
+    """Return the path of the innermost wrong part, and the part.
 
     Args:
         value: a wrong value.
@@ -134,8 +134,13 @@ def place(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int 
     inner = parts(value) if depth < _MAX_DEPTH else None
     for label, part in inner or ():
         if wrong(part):
-            return place(part, wrong, path + label, depth + 1)
-    return path
+            return innermost(part, wrong, path + label, depth + 1)
+    return path, value
+
+
+def place(value: Any, wrong: Callable[[Any], bool]) -> str:
+    """Return the path of the innermost wrong part of a value."""
+    return innermost(value, wrong)[0]
 
 
 def at(path: str) -> str:

@@ -9,7 +9,6 @@ from the run's state.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
@@ -23,6 +22,7 @@ from pyengine.errors import StepInterrupted
 from pyengine.protocol.commands import End, Halt, Release, StepOutcome
 from pyengine.protocol.journal import Row
 from pyengine.protocol.turn import RunReport
+from pyengine.replay import run_log
 from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.divergence import explain
 from pyengine.replay.machine import Replay
@@ -42,8 +42,6 @@ from pyengine.worker.run_state import Fetching, LeasedRun, Live, Speculating, ev
 from pyengine.worker.speculation import ENDS, EndingSteps, may_speculate
 
 __all__ = ["RELEASE_AFTER_MS", "RunDriver", "halt", "pause"]
-
-logger = logging.getLogger("pyengine.worker")
 
 _PROGRESS_S = 0.2
 """Progress of a run waits so long for another report of it, in seconds."""
@@ -84,6 +82,7 @@ class RunDriver:
         randomness: source of `ctx.random`.
 
     Attributes:
+        now_ms: reads the database's time.
         ending_steps: the steps after which runs have ended.
         effects: what is to be done, by the event that is being applied.
         dirty: runs with something to report, each once, in the order in which they got it.
@@ -96,7 +95,7 @@ class RunDriver:
         self._registry = registry
         self._codec = codec
         self._randomness = randomness
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self.ending_steps = EndingSteps()
         self.effects: list[Effect] = []
         self.dirty: deque[LeasedRun] = deque()
@@ -116,7 +115,7 @@ class RunDriver:
         try:
             return run.replay.advance()
         except Exception as error:  # boundary to user code and to the machine that drives it
-            logger.exception("run.replay_failed", extra={"run_id": run.info.id})
+            run_log.run_failed_to_replay(run.info, error)
             return Advance(end=halt(type(error).__name__, str(error)))
 
     def take(self, run: LeasedRun, live: Live, advance: Advance) -> None:
@@ -158,7 +157,7 @@ class RunDriver:
         """Give a run back that only waits for an attempt which is far away."""
         if live.attempts or live.waits_for_record or run.in_transaction or run.report is not None:
             return
-        soonest_ms = min(call.retry_at_ms or 0 for call in live.scheduled_retries.values()) - self._now_ms()
+        soonest_ms = min(call.retry_at_ms or 0 for call in live.scheduled_retries.values()) - self.now_ms()
         if soonest_ms > RELEASE_AFTER_MS:
             live.end = Release(retry_in_ms=soonest_ms)
 
@@ -181,7 +180,7 @@ class RunDriver:
         if run.replay.finished:
             return
         for call in calls:
-            if call.retry_at_ms is not None and (in_ms := call.retry_at_ms - self._now_ms()) > 0:
+            if call.retry_at_ms is not None and (in_ms := call.retry_at_ms - self.now_ms()) > 0:
                 live.scheduled_retries[call.child] = call
                 self.effects.append(PostLater(RetryDue(run, call), in_ms / 1000))
             else:
@@ -199,7 +198,10 @@ class RunDriver:
                 step=call.name,
                 hint="find out what it did, and go on from there in the workflow",
             )
-            live.outcomes.append(step_outcome(call, error=self._codec.encode_error(error)))
+            text = self._codec.encode_error(error, run=run.info.id, step=call.name, attempt=call.attempt)
+            outcome = step_outcome(call, error=text)
+            run_log.attempt_failed(run.info, outcome, self.now_ms())
+            live.outcomes.append(outcome)
         elif step.intent and not call.begun:
             live.attempts_after_record[call.child] = replace(call, begun=True)
             live.outcomes.append(start_outcome(call))
@@ -374,7 +376,7 @@ class RunDriver:
     def new_replay(self, info: RunInfo) -> Replay:
         """Return a coroutine that has no journal yet."""
         workflow = self._registry.workflow(info.workflow, info.workflow_version)
-        return Replay(workflow, info, self._now_ms, self._randomness, self._codec)
+        return Replay(workflow, info, self.now_ms, self._randomness, self._codec)
 
     @staticmethod
     def load(run: LeasedRun, rows: list[Row], next_seq: int = 0) -> None:

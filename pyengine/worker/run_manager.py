@@ -11,7 +11,6 @@ the run is somebody else's, so all that it does here stops and nothing of it is 
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +20,11 @@ from pyengine.definitions.retry import Randomness
 from pyengine.protocol.commands import Cancelled, Complete, ContinueAsNew, Fail, Halt, Release, deadlines_ms
 from pyengine.protocol.journal import Row
 from pyengine.protocol.turn import ClaimedRun, RunReport
+from pyengine.replay import run_log
 from pyengine.replay.advance import Advance
 from pyengine.values.codec import Codec
 from pyengine.worker import events as on
-from pyengine.worker.attempts import Attempt, start_outcome
+from pyengine.worker.attempts import Attempt, pauses_run, start_outcome
 from pyengine.worker.blocked_runs import resend_pause_s
 from pyengine.worker.effects import Effect, PostLater, RecordDeadline
 from pyengine.worker.run_driver import RunDriver, halt
@@ -41,8 +41,6 @@ from pyengine.worker.run_state import (
 )
 
 __all__ = ["RunManager"]
-
-logger = logging.getLogger("pyengine.worker")
 
 _STUCK_MS = 1_000
 _ELSEWHERE_MS = 100
@@ -132,6 +130,7 @@ class RunManager:
             self._drop(known)
         info = run_info(task)
         run = self.leased[task.execution] = LeasedRun(info, self._driver.new_replay(info), task.reply)
+        run_log.run_claimed(info, is_new=task.from_seq == 0 and not task.rows)
         live = run.phase
         if isinstance(live, Live) and task.from_seq == 0:
             self._driver.begin(run, live, task.rows, task.next)
@@ -143,6 +142,7 @@ class RunManager:
         del self.warm[run.execution]
         self.leased[run.execution] = run
         run.version = task.version
+        run_log.run_claimed(run.info, is_new=False)
         live = run.phase = Live()
         live.scheduled_retries = warm.scheduled_retries
         self._driver.load(run, task.rows)
@@ -161,7 +161,7 @@ class RunManager:
             return
         if phase.rejected and run.stale_at == journal.next:
             # the database found it stale, and it was not: whoever gets the lease next may know better
-            logger.warning("run.stuck", extra={"run_id": run.info.id})
+            run_log.run_stuck(run.info)
             self._driver.cancel_all(phase.attempts)
             run.phase = Diverged(Release(retry_in_ms=_STUCK_MS))
             self._driver.queue_report(run)
@@ -185,6 +185,9 @@ class RunManager:
         if run is None:
             return
         phase, outcome = run.phase, event.outcome
+        if outcome.error is not None:
+            pauses = pauses_run(event.attempt.call, outcome)
+            run_log.attempt_failed(run.info, outcome, self._driver.now_ms(), pauses=pauses)
         if isinstance(phase, Live):
             self._driver.outcome_came(run, phase, event.attempt.call, outcome)
         elif isinstance(phase, Fetching):
@@ -283,8 +286,7 @@ class RunManager:
         if end is not None and (
             isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and state != "acquired")
         ):
-            if isinstance(end, Halt):
-                logger.error("run.halted", extra={"run_id": run.info.id, "problem": end.problem})
+            run_log.run_ended(run.info, end, event.now_ms)
             self._drop(run)
             return
         deferred = None
@@ -351,7 +353,7 @@ class RunManager:
         report, run = event.report, self.leased.get(event.report.execution)
         aside = isinstance(report.end, Halt | Release)
         what = "to set it aside; it is given back" if aside else "what it reports; it is halted"
-        logger.error("run %s: the database refuses %s: %s", report.id, what, event.error)
+        run_log.report_refused(report.id, what, event.error.message)
         if run is not None and aside:
             # its lease must not be renewed, and its coroutine is ahead of the journal
             self._drop(run)
@@ -403,8 +405,7 @@ class RunManager:
             words = f"a transaction was begun {tries} times and never came to its end: {event.problem}"
             self._halt_transaction(run, live, words)
             return
-        level = logging.INFO if tries < _WARN_FROM else logging.WARNING
-        logger.log(level, "transaction.again", extra={"run_id": run.info.id, "problem": event.problem})
+        run_log.transaction_repeated(run.info, event.problem, is_expected=tries < _WARN_FROM)
         self._replay_when_quiet(run, live)
 
     def _replay_when_quiet(self, run: LeasedRun, live: Live, *, rejected: bool = False) -> None:
@@ -439,10 +440,10 @@ class RunManager:
         """
         live = run.phase
         if not (isinstance(live, Live) and warm and state in ("suspended", "released")):
-            if state == "halted":
-                logger.error("run.halted", extra={"run_id": run.info.id})
+            run_log.run_left(run.info, state)
             self._drop(run)
             return
+        run_log.run_left(run.info, state)
         self._driver.roll_back(run)
         self._driver.cancel_all(live.attempts)
         run.phase = Warm(live.scheduled_retries)
@@ -462,7 +463,7 @@ class RunManager:
         evict(run.replay)
 
     def _lose(self, run: LeasedRun) -> None:
-        logger.info("run.lost", extra={"run_id": run.info.id, "version": run.version})
+        run_log.run_lost(run.info, run.version)
         self._drop(run)
 
     def _leases_lost(self, event: on.LeasesLost) -> None:

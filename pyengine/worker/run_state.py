@@ -9,7 +9,6 @@ them, are recorded; and the next attempt of a step waits until the failure of th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
@@ -36,6 +35,7 @@ from pyengine.protocol.commands import (
 from pyengine.protocol.journal import Row, RowType
 from pyengine.protocol.progress import ProgressReport
 from pyengine.protocol.turn import ClaimedRun, Lease, RunReport
+from pyengine.replay import run_log
 from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.machine import Replay
 from pyengine.replay.transaction_log import Ask, TransactionLog
@@ -54,8 +54,6 @@ __all__ = [
     "evict",
     "run_info",
 ]
-
-logger = logging.getLogger("pyengine.worker")
 
 OUTCOMES_MAX = 1000
 """Outcomes of one run in one report, at most."""
@@ -495,6 +493,6 @@ def evict(replay: Replay) -> None:
         replay.evict()
     except SystemExit:
         # a workflow has no process to leave
-        logger.warning("run.evicted_with_exit", extra={"run_id": replay.run.id})
+        run_log.run_evicted(replay.run, "SystemExit")
     except EngineError as error:
-        logger.warning("run.evicted_with_error", extra={"run_id": replay.run.id, "problem": error.message})
+        run_log.run_evicted(replay.run, error.message)

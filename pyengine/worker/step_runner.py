@@ -255,7 +255,7 @@ class StepRunner:
             )
         except (EncodeError, PayloadTooLarge) as error:
             # the body would give the same again
-            outcome = step_outcome(call, error=self._codec.encode_error(error))
+            outcome = step_outcome(call, error=self._text(attempt, error))
         self._post(AttemptEnded(attempt, outcome))
 
     def _fail(self, attempt: Attempt, error: BaseException) -> None:
@@ -268,7 +268,7 @@ class StepRunner:
         call = attempt.call
         policy = policy_of(call)
         delay_ms = policy.delay_ms(call.failures + 1, error, self._randomness)
-        text = self._codec.encode_error(error)
+        text = self._text(attempt, error)
         if delay_ms is None and policy.pauses(call.failures + 1) and policy.retries(error):
             # the next attempt is due as soon as the run is resumed
             delay_ms = 0
@@ -288,6 +288,11 @@ class StepRunner:
             token=attempt.token,
             reporter=self._progress,
         )
+
+    def _text(self, attempt: Attempt, error: BaseException) -> str:
+        """Return the JSON text of the error of an attempt."""
+        call = attempt.call
+        return self._codec.encode_error(error, run=attempt.run_id, step=call.name, attempt=call.attempt)
 
     def _counts(self, attempt: Attempt) -> bool:
         """Whether the outcome is wanted; it is asked once, when the attempt has ended."""

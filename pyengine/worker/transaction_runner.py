@@ -11,7 +11,6 @@ whether a commit whose answer was lost succeeded: its row is there, or not.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import re
 from collections.abc import Callable
@@ -35,6 +34,7 @@ from pyengine.errors import (
     passes,
 )
 from pyengine.protocol.turn import Journal, decode_journal
+from pyengine.replay import run_log
 from pyengine.replay.transaction_log import Ask, Outcome, TransactionLog
 from pyengine.values.codec import Codec
 from pyengine.values.sql_values import error_fields, records_json, value_json
@@ -51,8 +51,6 @@ from pyengine.worker.events import (
 from pyengine.worker.run_state import LeasedRun
 
 __all__ = ["Again", "TransactionRunner"]
-
-logger = logging.getLogger("pyengine.worker")
 
 _IDLE_MS_MAX = 10_000
 _TRIES_MAX = 10
@@ -178,7 +176,7 @@ class TransactionRunner:
         except LeaseLost:
             self._post(LeasesLost([run.lease]))
         except Exception as error:  # boundary: a fault of ours must not leave the run waiting for ever
-            logger.exception("transaction.failed", extra={"run_id": run.info.id})
+            run_log.transaction_failed(run.info)
             self._post(TransactionFailed(run, session.ask, str(error)))
         finally:
             if self._sessions.get(run) is session:

@@ -199,13 +199,14 @@ class Worker:
             raise
         self._listening = True
         self._serve(hello, settings)
-        logger.info("worker.started", extra={"worker": self.id, "queues": self.queues, "workflows": names})
+        about = {"worker": self.id, "queues": self.queues, "workflows": names}
+        logger.info(f"worker {self.id} has started", extra={"event": "worker_started", **about})
 
     def _assemble(self, identity: Identity, settings: dict[str, int], clock: DatabaseClock) -> None:
         """Make the parts, each of which knows only those before it."""
         wake = asyncio.Event()
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
-        codec = Codec(self._registry.errors, **limits)
+        codec = Codec(self._registry.errors, worker=self.id, **limits)
         randomness = random.SystemRandom()
         max_warm = settings["max_warm"]
         runs = self._make_runs(self._registry, codec, clock.now_ms, randomness, max_warm=max_warm)
@@ -333,7 +334,8 @@ class Worker:
                 "worker %s could not give its work back, its leases will run out: %s", self.id, reason
             )
         await self.abandon()
-        logger.info("worker.stopped", extra={"worker": self.id})
+        about = {"event": "worker_stopped", "worker": self.id}
+        logger.info(f"worker {self.id} has stopped", extra=about)
 
     async def _stop_heartbeat(self) -> None:
         heartbeat, self._heartbeat = self._heartbeat, None

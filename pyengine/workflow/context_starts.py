@@ -12,6 +12,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, ov
 from pyengine.definitions.bound_workflow import Accepts, BoundWorkflow
 from pyengine.definitions.current_run import within_run
 from pyengine.definitions.queues import check_queue
+from pyengine.definitions.refusals import not_a_workflow
 from pyengine.definitions.registry import Workflow
 from pyengine.definitions.retry import Duration, optional_limit
 from pyengine.definitions.sql_steps import service_call
@@ -133,9 +134,7 @@ class ContextStarts:
         elif isinstance(workflow, Workflow | BoundWorkflow):
             definition = workflow.definition
         else:
-            raise InvalidRequest(
-                f"ctx.start takes a workflow, not {workflow!r}", hint="steps are called: await step(...)"
-            )
+            raise not_a_workflow(workflow, "ctx.start")
         if on_cancel not in ("cancel", "abandon"):
             raise InvalidRequest(f'ctx.start: on_cancel is "cancel" or "abandon", not {on_cancel!r}')
         return cast(

@@ -48,7 +48,7 @@ class RunLogger(_LoggerAdapter):
 
     def __init__(self, within: WorkflowRuntime) -> None:
         run = within.run
-        super().__init__(_workflow_logger, {"run_id": run.id, "workflow": run.workflow})
+        super().__init__(_workflow_logger, {"run": run.id, "workflow": run.workflow, "queue": run.queue})
         self._within = within
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name that logging calls

@@ -154,7 +154,7 @@ class World:
             raise RuntimeError(f"halted: {halted}; done: {dict(self.done)}")
         if any(process.poll() is not None for process in self._workers):
             raise RuntimeError(f"a worker has ended by itself: {self._stuck()}")
-        if b"run.stuck" in os.pread(self._log.fileno(), 1 << 24, 0):
+        if b"event=run_stuck" in os.pread(self._log.fileno(), 1 << 24, 0):
             raise RuntimeError(f"a turn was refused again after a replay: {self._stuck()}")
 
     def _stuck(self) -> str:

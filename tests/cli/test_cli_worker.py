@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import logging
 import os
 import re
 import shutil
@@ -16,6 +19,7 @@ import psycopg
 import pytest
 
 from pyengine.admin import migrate
+from pyengine.cli.display.logs import LogOptions
 from pyengine.embedded.server import EmbeddedPostgres
 from tests.support.cluster import SETTINGS, Server, make_folder
 
@@ -170,5 +174,65 @@ def test_a_worker_serves_until_it_is_stopped(at_database: Any, dsn: str, folder:
         _, errors = running.communicate()
     assert (running.returncode, "Traceback" in errors) == (0, False)
     # a log line names the object of its event
-    assert re.search(r"worker\.started worker=\S+-\d+-\w+ ", errors)
+    assert re.search(r"worker_started worker=\S+-\d+-\w+ ", errors)
     assert errors.endswith("worker stopped\n")
+
+
+def stopped(running: subprocess.Popen[str]) -> list[str]:
+    """Stop a worker; return the lines of its log."""
+    running.send_signal(signal.SIGTERM)
+    _, errors = running.communicate()
+    assert running.returncode == 0
+    return errors.splitlines()
+
+
+def test_the_log_as_json(at_database: Any, dsn: str, folder: Path) -> None:
+    """--log-json writes one object a line; --verbose adds the life of each run; no arguments are in it."""
+    running = launch(dsn, "--log-json", "--verbose")
+    try:
+        assert running.stdout is not None and running.stdout.readline()
+        assert (
+            at_database("start", "hello", '{"nam": "x-secret"}', "--wait", "--anyway", "--id", "r").code == 1
+        )
+    finally:
+        lines = stopped(running)
+    records = [json.loads(line) for line in lines if line != "worker stopped"]
+    assert [one["event"] for one in records if one.get("run") == "r"] == ["run_began", "run_failed"]
+    (failed,) = (one for one in records if one.get("event") == "run_failed")
+    assert {"time", "level", "logger", "message", "workflow", "queue"} <= failed.keys()
+    assert (failed["level"], failed["logger"]) == ("error", "pyengine.worker")
+    assert "x-secret" not in "".join(lines)
+
+
+def test_a_module_that_configures_logging(dsn: str, folder: Path) -> None:
+    """Its configuration is left as it is."""
+    with (folder / "cli_hello.py").open("a") as module:
+        module.write('import logging\nlogging.basicConfig(format="mine: %(message)s", level=logging.INFO)\n')
+    running = launch(dsn, "--log-json")
+    try:
+        assert running.stderr is not None
+        while "has started" not in (line := running.stderr.readline()):
+            assert running.poll() is None
+        assert line.startswith("mine: worker ")
+    finally:
+        stopped(running)
+
+
+def test_the_log_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """People get the sentence with its level in colour, and a dim traceback; no colour with NO_COLOR."""
+
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    root = logging.Logger("root")
+    monkeypatch.setattr(logging, "getLogger", lambda name=None: root)
+    monkeypatch.setattr(sys, "stderr", Screen())
+    LogOptions().configure()
+    root.warning("step failed\nTraceback", extra={"event": "attempt_failed"})
+    monkeypatch.setenv("NO_COLOR", "1")
+    root.warning("step failed\nTraceback")
+    colored, trace, plain, _ = sys.stderr.getvalue().splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d \x1b\[33mWARNING\x1b\[0m step failed", colored)
+    assert trace == "\x1b[2mTraceback\x1b[0m"
+    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING step failed", plain)

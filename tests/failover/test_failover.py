@@ -200,7 +200,7 @@ def test_a_worker_of_the_fenced_primary_cannot_write(pair: tuple[Node, Node], tm
                 primary.kill()
                 hopeless.join()
                 address.node = standby
-                until(lambda: "run.lost run_id=patient-" in old.read_text())
+                until(lambda: "event=run_lost run=patient-" in old.read_text())
         with worker(address.dsn, file, log):
             trail.ask(standby.dsn(), JOURNEY, "afterwards")
             until(lambda: standby.ask(ALL_COMPLETED) == [(True,)])

@@ -393,7 +393,7 @@ def test_messages_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     run.rows.append(Row(run.next_seq, RowType.TIMER_FIRED, 1))
     assert isinstance(run.cold().end, Complete)
     assert [record.message for record in caplog.records] == ["end"]
-    assert caplog.records[0].__dict__["run_id"] == "run-1"
+    assert caplog.records[0].__dict__["run"] == "run-1"
     run.warm.evict()
 
 

@@ -133,7 +133,9 @@ def test_eviction_inside_the_workers_loop() -> None:
 
 
 def test_errors_of_unawaited_steps_are_silent(caplog: pytest.LogCaptureFixture) -> None:
-    """A failed step that nobody awaits is in the journal; Python says nothing about it."""
+    """A failed step that nobody awaits is in the journal; Python says nothing about it, and the engine warns
+    of the forgotten await only.
+    """
 
     async def code() -> str:
         _ = greet("a")
@@ -146,7 +148,7 @@ def test_errors_of_unawaited_steps_are_silent(caplog: pytest.LogCaptureFixture) 
     run.warm.evict()
     assert run.value == "done"
     gc.collect()
-    assert caplog.records == []
+    assert [one.__dict__.get("event") for one in caplog.records] == ["workflow_unawaited_call"]
 
 
 def test_unhandled_task_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -163,7 +165,8 @@ def test_unhandled_task_error_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.records == []
     run.complete(0, "x")
     (record,) = caplog.records
-    assert (record.message, record.__dict__["run_id"]) == ("workflow.unhandled_error", "run-1")
+    assert "an error of the code of run run-1 of code reached no code: " in record.message
+    assert (record.__dict__["event"], record.__dict__["run"]) == ("workflow_unhandled_error", "run-1")
     assert record.exc_info is not None and "lost" in str(record.exc_info[1])
     assert run.value == "x"
 

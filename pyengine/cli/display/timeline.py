@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyengine.cli.display.call_lines import CallLines
 from pyengine.cli.output import clip, compact, listed, printable, span
+from pyengine.values.error_records import headline
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -175,10 +176,8 @@ def _number(id: Any) -> str:
 
 def error_text(error: Any) -> str:
     """Return an error of the journal on one line: its class and its message."""
-    if not isinstance(error, dict):
-        return compact(error)
-    kind, message = error.get("type"), error.get("message")
-    return printable(f"{kind}: {message}" if kind and message else str(kind or message or compact(error)))
+    named = isinstance(error, dict) and (error.get("type") or error.get("message"))
+    return printable(headline(error)) if named else compact(error)
 
 
 def show(console: Console, folded: Sequence[Line], *, mark: str = "") -> None:

@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, Final, TypeAlias
 
+from pyengine.definitions.definition import StepDef
 from pyengine.definitions.determinism import rules
-from pyengine.definitions.determinism.names import Meaning, Names, closure_of
+from pyengine.definitions.determinism.lost_changes import changed_by
+from pyengine.definitions.determinism.names import UNKNOWN, Meaning, Names, closure_of
 from pyengine.definitions.determinism.source import FunctionNode, Source, source_of
 
 __all__ = ["Hazard", "hazards_of"]
@@ -61,7 +63,9 @@ def _hazards_of(function: FunctionType) -> list[Hazard]:
         return []
     source, node = found
     walk = _Walk(source, node, function.__globals__, closure_of(function))
-    hazards = walk.run()
+    walk.run()
+    walk.check_lost_changes()
+    hazards = walk.hazards
     for name, callee in walk.callees.items():
         for one in _of_callee(callee, source, function):
             hazards.append(replace(one, action=f"calls {name}(), which {one.action}"))
@@ -82,6 +86,7 @@ class _Walk:
 
     Attributes:
         callees: plain functions of the same module that it calls, or hands to a call.
+        steps: steps that it calls, by name.
     """
 
     def __init__(
@@ -93,13 +98,29 @@ class _Walk:
         self._names = Names(source, node, module, closure)
         self._hazards: dict[tuple[int, str], Hazard] = {}
         self._orderless: set[ast.AST] = set()
+        self._reads: dict[int, ast.Name] = {}
+        self._changed: set[ast.AST] = set()
         self.callees: dict[str, FunctionType | FunctionNode] = {}
+        self.steps: dict[str, FunctionType] = {}
+
+    @property
+    def hazards(self) -> list[Hazard]:
+        """All hazards that were found so far."""
+        return list(self._hazards.values())
 
     def run(self) -> list[Hazard]:
         """Return what was found in the body of the function."""
         for statement in self._node.body:
             self._visit(statement)
-        return list(self._hazards.values())
+        return self.hazards
+
+    def check_lost_changes(self) -> None:
+        """Check what the code reads of objects that its steps change."""
+        for name, step in self.steps.items():
+            for changed in changed_by(step):
+                read = self._reads.get(id(changed))
+                if read is not None:
+                    self._add(read, f"reads {read.id}, which step {name} changes", rules.RETURNED)
 
     def _add(self, node: ast.expr | ast.stmt, action: str, instead: str) -> None:
         if not self._source.is_silenced(node):
@@ -120,6 +141,7 @@ class _Walk:
                 self._check_call(node)
             case ast.Name():
                 self._check_read(node)
+                self._remember_read(node)
             case ast.Attribute() | ast.Subscript():
                 self._check_read(node)
                 self._check_store(node)
@@ -189,7 +211,10 @@ class _Walk:
         """Keep a plain function of the same module, to go through it later."""
         if self._source.is_silenced(node):
             return
-        if called.node is not None:
+        step = _step_of(called.value)
+        if step is not None and type(step.fn) is FunctionType:
+            self.steps.setdefault(step.name, step.fn)
+        elif called.node is not None:
             self.callees.setdefault(called.node.name, called.node)
         elif type(called.value) is FunctionType:
             function = inspect.unwrap(called.value)
@@ -201,6 +226,14 @@ class _Walk:
         name = rules.attribute_name(self._names.resolve(node).value)
         if name is not None:
             self._add(node, f"uses {name}", rules.ATTRIBUTES[name])
+
+    def _remember_read(self, node: ast.Name) -> None:
+        """Keep a variable whose object may be changed elsewhere, unless it is only changed here."""
+        if node in self._changed:
+            return
+        meaning = self._names.resolve(node)
+        if meaning.kind in ("mutable", "set") and meaning.value is not UNKNOWN:
+            self._reads.setdefault(id(meaning.value), node)
 
     # -- globals that are changed
 
@@ -224,6 +257,7 @@ class _Walk:
         """Check a method that changes a global, and `next` of a global iterator."""
         match node:
             case ast.Call(func=ast.Attribute(value=changed, attr=method)) if method in rules.MUTATING_METHODS:
+                self._changed.add(changed)
                 meaning = self._names.resolve(changed)
                 changes = meaning.is_global and meaning.kind in ("mutable", "set")
             case ast.Call(func=ast.Name(id="next"), args=[changed, *_]):
@@ -270,6 +304,15 @@ def _instead_of(meaning: Meaning, count: int | None) -> str | None:
         # from secrets import choice
         return rules.instead_of_type(type(value.__self__))
     return None
+
+
+def _step_of(value: Any) -> StepDef | None:
+    """Return the definition of a step; no property of another object is asked for it."""
+    try:
+        found = object.__getattribute__(value, "__dict__").get("definition")
+    except AttributeError:
+        return None
+    return found if isinstance(found, StepDef) else None
 
 
 def _count(node: ast.Call) -> int | None:

@@ -22,6 +22,7 @@ __all__ = [
     "LOOP_METHODS",
     "MUTATING_METHODS",
     "PATH_METHODS",
+    "RETURNED",
     "SET_ORDER",
     "STEP",
     "attribute_name",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 STEP: Final = "a step: an `async def` step runs on the worker's loop, a plain `def` step in its thread pool"
+RETURNED: Final = "a value that the step returns"
+"""Alternative to reading an object that a step changes."""
 _READ: Final = "a step, or an argument of the workflow"
 _HTTP: Final = f"ctx.http, or {STEP}"
 _RANDOM: Final = "ctx.random(); for more, random.Random(ctx.random())"

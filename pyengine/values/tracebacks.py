@@ -1,0 +1,119 @@
+"""Tracebacks as text, such that they lead to the code of the user.
+
+Lives here: the text of a traceback without the frames of the package, the place at which an error was raised,
+and the memory of both in an error that was read from a journal. May not: the record of an error
+(exceptions.py), its presentation (error_records.py). The theory: a step fails in one process, and its error
+is raised again where a workflow waits for it, perhaps in another process, after a crash. A Python traceback
+cannot travel, so its text does: it stays with the error object, and is put below the frames that the error
+goes through later.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from pyengine import errors
+
+__all__ = ["RECORDED", "Recorded", "is_ours", "place_of", "recorded_of", "remember", "traceback_text"]
+
+_HEADER = "Traceback (most recent call last):\n"
+_LENGTH_MAX = 16_000
+_PACKAGE = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
+_DEMONSTRATION = os.path.join(_PACKAGE, "demo") + os.sep
+
+RECORDED = "__pyengine_recorded__"
+"""Name of the attribute by which an error keeps what a journal holds about its origin."""
+
+
+class Recorded:
+    """The origin of an error that was read from a journal.
+
+    Args:
+        traceback: text of its traceback.
+        origin: run, step, attempt, worker, file and line, as far as they are known.
+    """
+
+    __slots__ = ("origin", "traceback")
+
+    def __init__(self, traceback: str | None, origin: Mapping[str, Any] | None) -> None:
+        self.traceback = traceback
+        self.origin = origin
+
+
+def remember(error: BaseException, traceback: object, origin: object) -> None:
+    """Keep the recorded origin of an error with it, for the case that it is recorded again."""
+    text = traceback if isinstance(traceback, str) and '  File "' in traceback else None
+    place = origin if isinstance(origin, dict) else None
+    if text or place:
+        error.__dict__[RECORDED] = Recorded(text, place)
+
+
+def recorded_of(error: BaseException) -> Recorded | None:
+    """Return the recorded origin of an error; None if it was raised in this process."""
+    found = error.__dict__.get(RECORDED)
+    return found if isinstance(found, Recorded) else None
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file is one of the package, and no example in it."""
+    return file.startswith(_PACKAGE) and not file.startswith(_DEMONSTRATION)
+
+
+def place_of(trace: TracebackType | None) -> tuple[str, int] | None:
+    """Return file and line of the innermost frame that is not the package's own; None if there is none."""
+    found = None
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not is_ours(file):
+            found = (file, trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
+def traceback_text(error: BaseException) -> str:
+    """Return the traceback of an error, without its causes.
+
+    Frames of the package are counted and left out, unless there are no others. The recorded traceback of an
+    error that was raised in another process follows the frames of this one.
+    """
+    shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    left_out = _leave_out(shown, is_engine_error=isinstance(error, errors.EngineError))
+    lines = list(shown.format(chain=False))
+    if error.__traceback__ is not None and lines[:1] == [_HEADER]:
+        frames = len(shown.stack.format())
+        if left_out:
+            lines.insert(1 + frames, f"  (frames of pyengine left out: {left_out})\n")
+        if not frames:
+            # nothing is left below the header
+            del lines[: 1 + bool(left_out)]
+    recorded = _recorded_text(error)
+    if recorded:
+        frames = max(len(lines) - len(list(shown.format_exception_only())), 0)
+        lines = [*lines[:frames], recorded.removeprefix(_HEADER)] if frames else [recorded]
+    return "".join(lines)[-_LENGTH_MAX:]
+
+
+def _recorded_text(error: BaseException) -> str | None:
+    if isinstance(error, errors.RemoteError):
+        return error.traceback
+    recorded = recorded_of(error)
+    return None if recorded is None else recorded.traceback
+
+
+def _leave_out(shown: traceback.TracebackException, *, is_engine_error: bool) -> int:
+    """Remove the frames of the package from a traceback and from those of the members of a group; return
+    how many there were.
+    """
+    for member in shown.exceptions or ():
+        _leave_out(member, is_engine_error=False)
+    frames = [one for one in shown.stack if not is_ours(one.filename)]
+    left_out = len(shown.stack) - len(frames)
+    if not (frames or is_engine_error):
+        # an error of the engine's code itself: its frames are all that there is
+        return 0
+    shown.stack = traceback.StackSummary.from_list(frames)
+    return left_out
