@@ -159,7 +159,10 @@ def compare(conn: Connection, story: Story, seen: dict[int, Json]) -> None:
     """The present, as as_of tells it, is what the tables and the view of runs tell; it is remembered."""
     now = tables(conn, story.execution)
     assert state_as_of(conn, story.id) == now
-    query = "select events, children, waits_for from durable.runs where id = %s"
+    query = (
+        "select r.events, r.children, array(select r.id || '.' || n from unnest(h.waiting_on) n) "
+        "from durable.runs r join durable._executions h on h.execution = r.execution where r.id = %s"
+    )
     assert ask(conn, (query, (story.id,))) == (now["seq"], now["next_child"], now["waiting_on"])
     seen[now["seq"]] = now
 

@@ -105,7 +105,7 @@ def test_a_run_in_one_row(conn: Connection, clock: Clock) -> None:
             (),
         ),
     )
-    assert row == (["x"], ["r.0", "r.1"], 4, 2, "q-r", 2)
+    assert row == (["x"], ["child run w [0]", "timer [1]"], 4, 2, "q-r", 2)
     assert ask(conn, ("select parent, args, state from durable.runs where id = 'r.0'", ())) == (
         "r",
         {"n": 1},

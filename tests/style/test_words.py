@@ -82,6 +82,8 @@ ALLOWED = {
     "look_up": "reads a name in a table",
     "note": "the text beside a progress, as ctx.progress takes it",
     "p_note": "its parameter",
+    "why": "a verb of people: durable.why, run.why()",
+    "why_all": "the same of all runs",
 }
 
 PROSE = {

@@ -37,7 +37,7 @@ select t.id, h.workflow, h.workflow_version as version,
        t.queue, t.priority, durable._json(durable._input(p.param_headers, p.param_data)) as args,
        null::jsonb as result, null::jsonb as error,
        t.pid as worker, t.crashes, durable._json(h.problem) as problem,
-       array(select t.id || '.' || n from unnest(h.waiting_on) n) as waits_for,
+       (select w.waits_for from durable._waits_for w where w.execution = any (array[h.execution])) as waits_for,
        durable._at(p.created_at) as created_at, null::timestamptz as settled_at,
        durable._at(durable._now_ms()) - durable._at(p.created_at) as age,
        durable._at(p.timeout_at) as deadline, durable._at(t.retry_at) as not_before,
@@ -92,7 +92,7 @@ select * from durable._completed
 union all
 select * from durable.live;
 comment on view durable.runs is
-  'Runs of workflows. state: scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out, cancelled. problem says why a run is set aside; durable.resume(id) lets it go on, durable.redrive() revives the dead. By id and by state it reads what it answers. The newest are in durable.newest: an ORDER BY here sorts all that there are.';
+  'Runs of workflows. state: scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out, cancelled. problem says why a run is set aside; durable.resume(id) lets it go on, durable.redrive() revives the dead. waits_for names what it waits for: signals, rows, runs, promises, open steps; durable.why(id) says the cause. By id and by state it reads what it answers. The newest are in durable.newest: an ORDER BY here sorts all that there are.';
 
 create or replace view durable.newest as
 select p.id, h.workflow, h.workflow_version as version,
@@ -102,7 +102,9 @@ select p.id, h.workflow, h.workflow_version as version,
        case when p.state = 'resolved' then durable._json(p.value_data) end as result,
        case when p.state like 'rejected%' then durable._json(durable._error_of(p.state, p.value_data)) end as error,
        t.pid as worker, t.crashes, durable._json(h.problem) as problem,
-       array(select p.id || '.' || n from unnest(h.waiting_on) n) as waits_for,
+       case when p.state = 'pending'
+            then (select w.waits_for from durable._waits_for w where w.execution = any (array[h.execution]))
+            else '{}' end as waits_for,
        durable._at(p.created_at) as created_at, durable._at(p.settled_at) as settled_at,
        durable._at(coalesce(p.settled_at, durable._now_ms())) - durable._at(p.created_at) as age,
        durable._at(p.timeout_at) as deadline, durable._at(t.retry_at) as not_before,
