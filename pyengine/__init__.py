@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyengine.client.many_runs import RunFilter, Steered
     from pyengine.client.promise_records import PromiseConflict, PromiseRecord
     from pyengine.client.promises import Opaque
-    from pyengine.client.run_status import ChildCounts, Progress, RunMoment, RunStatus
+    from pyengine.client.run_status import Cause, ChildCounts, Progress, RunMoment, RunStatus
     from pyengine.client.schedules import Schedule
     from pyengine.definitions.bound_workflow import BoundWorkflow
     from pyengine.definitions.determinism.warning import DeterminismWarning
@@ -85,6 +85,7 @@ __all__ = [
     "BoundWorkflow",
     "CallAborted",
     "CallFailed",
+    "Cause",
     "ChildCounts",
     "Client",
     "CompensationFailed",
@@ -143,6 +144,7 @@ __all__ = [
 _HOMES = {
     "App": "app",
     "BoundWorkflow": "definitions.bound_workflow",
+    "Cause": "client.run_status",
     "ChildCounts": "client.run_status",
     "Client": "client.client",
     "CompensationFailed": "replay.compensation",

@@ -207,6 +207,7 @@ class SyncRun(Generic[T]):
         get = _of_run(Run.get)
         signal = _of_run(Run.signal)
     watch = _of_run(Run.watch)
+    why = _of_run(Run.why)
     cancel = _of_run(Run.cancel)
     pause = _of_run(Run.pause)
     resume = _of_run(Run.resume)
@@ -352,6 +353,7 @@ class Client:
     get = _of_client(awaiting.ClientApi.get)
     get_value = _of_client(awaiting.ClientApi.get_value)
     watch = _of_client(awaiting.ClientApi.watch)
+    why = _of_client(awaiting.ClientApi.why)
     list = _of_client(awaiting.ClientApi.list)
     if TYPE_CHECKING:
 

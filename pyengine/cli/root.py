@@ -28,6 +28,7 @@ from pyengine.cli import (
     show,
     steering,
     steering_many,
+    why,
     worker,
 )
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, remember
@@ -88,6 +89,7 @@ runs.add_to(app)
 ps.add_to(app)
 show.add_to(app)
 check.add_to(app)
+why.add_to(app)
 steering.add_to(app)
 steering_many.add_to(app)
 replay_check.add_to(app)

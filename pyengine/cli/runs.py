@@ -278,9 +278,7 @@ def outcome(run: Run) -> str:
     if run.problem is not None:
         return error_text(run.problem)
     if run.waits_for:
-        own = f"{run.id}."
-        waits = [f"[{id.removeprefix(own)}]" if id.startswith(own) else id for id in run.waits_for]
-        return f"waits for {listed(waits, 2)}"
+        return listed(run.waits_for, 2)
     if run.state in ("queued", "scheduled"):
         return f"queue {run.queue}"
     return f"worker {run.worker}" if run.worker else ""

@@ -20,16 +20,19 @@ from pyengine.cli.display.forms import Display
 from pyengine.cli.display.ids import cut, whole_id
 from pyengine.cli.output import clip, compact, printable, span, state_style, state_text
 from pyengine.cli.runs import checked_id, outcome
+from pyengine.cli.why import print_causes
 from pyengine.errors import NotFound
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from pyengine.admin.queries import Event, Generation, Run
+    from pyengine.admin.queries_causes import Cause
 
 __all__ = ["add_to"]
 
 TREE_LINES = 40
+MOST_CAUSES = 6
 OUTCOME_LINES = 4
 INDENT = 13
 ROOM_FOR_ALL = 1_000_000
@@ -41,6 +44,7 @@ class RunDetails:
 
     Args:
         run: its row.
+        causes: why it waits, or how it ended.
         family: its child runs and theirs.
         events: its journal.
         generations: its journals, the earlier ones too.
@@ -48,6 +52,7 @@ class RunDetails:
     """
 
     run: Run
+    causes: list[Cause]
     family: list[Run]
     events: list[Event]
     generations: list[Generation]
@@ -57,6 +62,7 @@ class RunDetails:
         """Return the document of ``--json``."""
         return {
             "run": self.run,
+            "why": self.causes,
             "children": self.family,
             "generations": self.generations,
             "journal": self.events,
@@ -104,18 +110,30 @@ def _read(db: Database, id: str, *, wide: bool) -> RunDetails:
     Raises:
         NotFound: there is no such run.
     """
-    from pyengine.admin import queries
+    from pyengine.admin import queries, queries_causes
 
     run = queries.run(db.conn, id)
     if run is None:
         raise NotFound(f"there is no run {clip(id, 80)!r}", hint="pyengine ps --all")
-    family, events = queries.family(db.conn, id), queries.events(db.conn, id)
-    generations = queries.generations(db.conn, id)
-    return RunDetails(run=run, family=family, events=events, generations=generations, wide=wide)
+    return RunDetails(
+        run=run,
+        causes=queries_causes.causes(db.conn, id),
+        family=queries.family(db.conn, id),
+        events=queries.events(db.conn, id),
+        generations=queries.generations(db.conn, id),
+        wide=wide,
+    )
 
 
 def _heading(console: Console, details: RunDetails) -> None:
     console.print(cut(printable(details.run.id), console.width), style="bold", soft_wrap=True)
+
+
+def _causes(console: Console, details: RunDetails) -> None:
+    """Print why it waits, or how it ended."""
+    print_causes(console, details.causes[:MOST_CAUSES])
+    if (more := len(details.causes) - MOST_CAUSES) > 0:
+        console.print(f"  and {more} more: pyengine why ID", style="dim", soft_wrap=True)
 
 
 def _attributes(console: Console, details: RunDetails) -> None:
@@ -212,6 +230,7 @@ def _journal(console: Console, details: RunDetails) -> None:
 
 SECTIONS: tuple[Callable[[Console, RunDetails], None], ...] = (
     _heading,
+    _causes,
     _attributes,
     _children,
     _generations,

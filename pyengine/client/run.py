@@ -1,8 +1,8 @@
 """The handle of a run, and the verbs of a client for one run.
 
 Lives here: `Run`, which has an id and no state, so there can be several for one run, in any process; and
-`RunControl`, its verbs: get, wait, signal, cancel, pause, resume, redrive, fork. May not: a connection, SQL
-text, a decision; SQL decides whether a run can be cancelled or forked, and each refusal has its class of
+`RunControl`, its verbs: get, why, wait, signal, cancel, pause, resume, redrive, fork. May not: a connection,
+SQL text, a decision; SQL decides whether a run can be cancelled or forked, and each refusal has its class of
 error. Design: every verb is one statement, in a transaction of its own or in the caller's (`conn`). A verb
 can be repeated after a lost connection: a signal has a key, a fork has the id of the new run, and the others
 request a state.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overloa
 
 import msgspec
 
-from pyengine.client.run_status import ChildCounts, Progress, RunMoment, RunStatus
+from pyengine.client.run_status import Cause, ChildCounts, Progress, RunMoment, RunStatus
 from pyengine.client.run_watch import RunWatch
 from pyengine.client.signal_payloads import signal_payload
 from pyengine.client.transport import Transport
@@ -32,6 +32,7 @@ from pyengine.database.statements.procedures import (
     RUN,
     SIGNAL,
     SIGNAL_WITHIN,
+    WHY,
 )
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.registry import Registry, Workflow
@@ -131,6 +132,10 @@ class Run(Generic[T]):
             return await self._client.get(self.id)
         return await self._client.get_value(self.id, name, type)
 
+    async def why(self) -> list[Cause]:
+        """Return why it waits, down to the last cause; as `Client.why`."""
+        return await self._client.why(self.id)
+
     def watch(self) -> AsyncIterator[RunStatus]:
         """Iterate over its states, from the present one to its end; as `Client.watch`."""
         return self._client.watch(self.id)
@@ -226,6 +231,23 @@ class RunControl(RunWatch):
         if not rows:
             raise NotFound(f"there is no run {id!r}")
         return self._status(rows[0])
+
+    async def why(self, run_id: str, *, limit: int = 100) -> list[Cause]:
+        """Return why a run waits: each cause, followed by the causes of what it waits for; `durable.why` in
+        SQL.
+
+        Args:
+            run_id: run id; the id of a promise or of a schedule will do.
+            limit: the largest number of causes.
+
+        Raises:
+            NotFound: nothing has this id; its detail names ids that look like it.
+        """
+        rows = await self._transport.rows(WHY, run_id, limit)
+        causes = [Cause(**dict(row) | {"details": msgspec.json.decode(row["details"])}) for row in rows]
+        if causes and causes[0].cause == "unknown":
+            raise NotFound(f"there is no run {run_id!r}", detail=causes[0].sentence)
+        return causes
 
     @overload
     async def signal(

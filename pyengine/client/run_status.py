@@ -1,7 +1,7 @@
 """The state of a run, as a client sees it.
 
-Lives here: `RunStatus`, a run as it is now, and `RunMoment`, a run as it was. May not: reading them from the
-database (run.py).
+Lives here: `RunStatus`, a run as it is now, `RunMoment`, a run as it was, and `Cause`, why it waits. May not:
+reading them from the database (run.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus"]
+__all__ = ["Cause", "ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus"]
 
 
 RunState: TypeAlias = Literal[
@@ -79,7 +79,7 @@ class RunStatus:
         problem: why it is paused, halted or dead.
         worker: the worker that has its lease.
         crashes: consecutive leases that ended with the loss of the worker.
-        waits_for: ids of the promises that it waits for.
+        waits_for: what it waits for, by name: signals, rows, runs, promises, open steps.
         created_at: the instant of its start.
         settled_at: the instant of its end.
         deadline: the instant at which it times out.
@@ -142,3 +142,26 @@ class RunMoment:
     running: tuple[Mapping[str, Any], ...]
     children: Mapping[int, Mapping[str, Any]]
     signals: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why a run waits: one sentence, and the same as data.
+
+    Args:
+        depth: 0 for the causes of the run itself, 1 for the causes of what it waits for, and so on.
+        id: the run or promise that the sentence is about.
+        cause: a code that programs may use, such as "signal", "retry" or "no_worker_for_version".
+        sentence: for people; instants are in the time zone of the database session.
+        since: since when, if that is known.
+        until: when it ends by itself; None if it does not.
+        details: what the sentence says, as plain JSON values; its "name" is what the cause is about.
+    """
+
+    depth: int
+    id: str
+    cause: str
+    sentence: str
+    since: datetime | None
+    until: datetime | None
+    details: Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -377,3 +377,22 @@ def test_a_cancel_lets_the_code_clean_up(dsn: str, conn: Connection) -> None:
     assert done == [("undo",)]
     reason = conn.execute("select error -> 'reason' from durable.runs where id = 'a'").fetchone()
     assert reason == ({"by": "customer"},)
+
+
+def test_why_a_run_waits(dsn: str, conn: Connection) -> None:
+    """Causes come as records, with instants and details; an id that nothing has is not found, with those like
+    it.
+    """
+
+    async def main(app: App, client: Client) -> None:
+        run = await client.start("price", 1, id="order-42", delay="1 h")
+        (cause,) = await run.why()
+        assert (cause.depth, cause.id, cause.cause, cause.since) == (0, "order-42", "delayed", None)
+        assert cause.sentence.startswith("starts ")
+        assert cause.until is not None
+        assert cause.until > datetime.now(UTC)
+        assert cause.details == {"name": "price"}
+        with pytest.raises(NotFound, match="near are order-42"):
+            await client.why("order-43")
+
+    play(dsn, main)

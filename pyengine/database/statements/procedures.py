@@ -54,6 +54,7 @@ __all__ = [
     "TURN",
     "VALUE",
     "VERSION",
+    "WHY",
     "WORKER_PROTOCOL",
     "Procedure",
     "StartRequest",
@@ -326,6 +327,14 @@ AS_OF = Procedure(
         "select generation, seq, at, status, next_child, waiting_on, "
         "running::text, children::text, signals::text "
         "from durable.as_of($1::text, $2::integer, $3::timestamptz, $4::integer)"
+    ),
+)
+
+WHY = Procedure(
+    signature="(id, limit) -> rows of durable.why, details as text",
+    sql=(
+        "select depth, id, cause, sentence, since, until, details::text "
+        "from durable.why($1::text, $2::integer)"
     ),
 )
 
