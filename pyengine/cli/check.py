@@ -46,7 +46,7 @@ def check(
         checked_id(id)
     span = None if since is None else checked_age(since)
     from pyengine.admin.queries_check import broken_laws
-    from pyengine.cli.health import health, print_problems
+    from pyengine.cli.display.health import health, print_problems
 
     with at.database() as db, progress() as show:
         rows = health(db.conn)

@@ -187,7 +187,7 @@ def _confirm_adoption(at: Invocation, db: Database, waiting: list[Waiting]) -> N
 def status(at: Invocation, listen_url: ListenUrl = None) -> None:
     """Show server, pooler, schema, settings and counts; exit 5 if the schema is not up to date."""
     from pyengine.admin import migrate, queries
-    from pyengine.cli.health import health, print_problems
+    from pyengine.cli.display.health import health, print_problems
     from pyengine.cli.pooler import detect
     from pyengine.sources import VERSION
 
