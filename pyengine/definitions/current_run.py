@@ -132,7 +132,6 @@ class WorkflowRuntime(Protocol):
         timeout_ms: int | None = None,
         detached: bool = False,
         abandon: bool = False,
-        to_await: bool = False,
     ) -> Any: ...
 
     def make_promise(

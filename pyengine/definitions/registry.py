@@ -105,7 +105,8 @@ class Workflow(_Decorated[WorkflowDef], Generic[P, R]):
         """
         within = scope.get()
         if within is not None:
-            call = within.call_workflow(self.definition, args, kwargs, to_await=True)
+            call = within.call_workflow(self.definition, args, kwargs)
+            call.set_place(2)
             return cast("Coroutine[None, None, R]", call)
         warn_of_nested("workflow", self.definition.name)
         return self.fn(*args, **kwargs)

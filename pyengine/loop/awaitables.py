@@ -9,6 +9,7 @@ like the async function it wraps: it can be awaited, gathered, or given to `crea
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from types import CodeType, TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, cast
@@ -126,6 +127,11 @@ class Call(Waitable):
     collector: CallCollector
     done_at: int
     made_at: tuple[CodeType, int] | None
+
+    def set_place(self, depth: int) -> None:
+        """Keep the place of the code that made the call, so many frames up."""
+        frame = sys._getframe(depth)
+        self.made_at = (frame.f_code, frame.f_lasti)
 
     def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
         """Remove a callback: code that gives up waiting, such as `ctx.first`, has waited."""

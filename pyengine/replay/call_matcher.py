@@ -13,7 +13,6 @@ would not come back) leaves no trace, live and in replay alike.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
 from functools import cached_property
 from hashlib import sha256
@@ -194,8 +193,7 @@ class CallMatcher:
         call.codec = signature.result
         call.on_cancel = self._give_step_up
         if row is None:
-            caller = sys._getframe(2)
-            call.made_at = (caller.f_code, caller.f_lasti)
+            call.set_place(3)
         return call
 
     def call_workflow(
@@ -208,9 +206,8 @@ class CallMatcher:
         timeout_ms: int | None = None,
         detached: bool = False,
         abandon: bool = False,
-        to_await: bool = False,
     ) -> Call:
-        """Return the call of a child run; `to_await` if it is a mistake not to await it."""
+        """Return the call of a child run."""
         sequence, name, signature = self.sequence, workflow.name, workflow.signature
         if sequence.restricted and (dead := sequence.admit("child run", name)) is not None:
             return dead
@@ -237,9 +234,6 @@ class CallMatcher:
         if match == "disagrees":
             return sequence.dead_call("child run", name)
         call = sequence.take_call("child run", name, signature.result, discarded=match == "discarded")
-        if to_await:
-            caller = sys._getframe(2)
-            call.made_at = (caller.f_code, caller.f_lasti)
         if detached:
             call.kind = "detached run"
             (sequence.cancellation.calls if match == "discarded" else sequence.calls).pop(call.child)
