@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
+from pyengine.definitions.bound_workflow import BoundWorkflow
 from pyengine.definitions.current_run import StepInfo, current_step, scope, within_run
 from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.retry import Duration, Retry, optional_duration, optional_limit, parse_duration
@@ -223,6 +224,10 @@ class Context(
         within = within_run("shield()", "asyncio.shield()")
         return within.shield(None if timeout_ms is None else timeout_ms / 1000)
 
+    @overload
+    def continue_as_new(self, workflow: BoundWorkflow[Any], /) -> NoReturn: ...
+    @overload
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn: ...
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         """End here and begin again with these arguments and an empty journal; never returns.
 
@@ -231,13 +236,24 @@ class Context(
         `except`.
 
         Args:
-            args: arguments of the workflow.
+            args: arguments of the workflow; or the workflow with its arguments, `poll.bind(cursor)`, which
+                type checkers check.
             kwargs: arguments by name.
 
         Raises:
-            InvalidRequest: they do not fit its signature.
+            InvalidRequest: they do not fit its signature, or those of another workflow were given.
         """
-        within_run("continue_as_new()", "app.start()").continue_as_new(args, kwargs)
+        within = within_run("continue_as_new()", "app.start()")
+        bound = args[0] if args else None
+        if isinstance(bound, BoundWorkflow):
+            run = within.run
+            if (bound.name, bound.definition.version) != (run.workflow, run.workflow_version):
+                raise InvalidRequest(
+                    f"a run of workflow {run.workflow} cannot continue as {bound.name}",
+                    hint="start a child run: ctx.start(...)",
+                )
+            args, kwargs = bound.arguments(args[1:], kwargs)
+        within.continue_as_new(args, kwargs)
 
     def patched(self, change: str) -> bool:
         """Return whether to run the new side of a change of code: `if ctx.patched("fee-2"): ... else: ...`.

@@ -61,6 +61,25 @@ def test_every_start_takes_one(dsn: str) -> None:
     assert app.run(given) == [7, "mine", True]
 
 
+def test_a_run_continues_as_itself_only(dsn: str) -> None:
+    """continue_as_new takes the run's own workflow with new arguments, and no other one."""
+    app = App(dsn)
+
+    @app.workflow
+    async def other(left: int) -> int:
+        return left
+
+    @app.workflow
+    async def count(left: int, *, done: int = 0) -> int:
+        if left:
+            ctx.continue_as_new(count.bind(left - 1, done=done + 1))
+        with pytest.raises(InvalidRequest, match="a run of workflow count cannot continue as other"):
+            ctx.continue_as_new(other.bind(3))
+        return done
+
+    assert app.run(count, 3) == 3
+
+
 def test_arguments_are_given_once(dsn: str) -> None:
     """Arguments beside those that are bound are refused, and named."""
     app = shop(dsn)

@@ -130,6 +130,7 @@ async def parent(tx: Transaction) -> None:
     assert_type(await tx.start(checkout.bind(order), id="o1"), str)
     await tx.signal("a", approve, True)
     await tx.signal("a", "approve", True, dedup="k")
+    ctx.continue_as_new(parent.bind(tx))
 
 
 async def signals(run: Run[int], client: Client, blocking: Blocking, sync: SyncRun[int]) -> None:
@@ -218,6 +219,8 @@ async def parent(tx: Transaction) -> None:
     await tx.start(checkout, order, key="k")  # wrong
     await tx.signal("a", approve, 3)  # wrong
     await tx.signal("a", approve)  # wrong
+    if len(app.registry.queues()) > 1:
+        ctx.continue_as_new(parent.bind(3))  # wrong
 
 
 async def signals(run: Run[int], client: Client, blocking: Blocking, sync: SyncRun[int]) -> None:
