@@ -44,6 +44,7 @@ from tests.support.verbs import (
     journal,
     park,
     pick,
+    progress,
     promise,
     receive,
     release,
@@ -68,8 +69,8 @@ SWEEPS = {"tick": 1, "tick_for_people": 1, "sweep_of_the_cancelled": 1}
 WALKS = {"purge_among_runs": 2000, "purge_among_promises": 1000}
 GROWING = (
     "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks|schedules"
-    "|inboxes|signals|join_sets|members|row_waits|row_events|removed|objects|object_uses|closures|refs|pins"
-    "|pin_log|calls|call_attempts|call_waiters|call_steps|call_polls|claims)$'"
+    "|inboxes|signals|join_sets|members|progress|row_waits|row_events|removed|objects|object_uses|closures"
+    "|refs|pins|pin_log|calls|call_attempts|call_waiters|call_steps|call_polls|claims)$'"
 )
 COUNTERS = f"""
 select relname, true, seq_tup_read from pg_stat_user_tables where schemaname = 'durable' and {GROWING}
@@ -100,6 +101,8 @@ insert into durable._join_sets (execution, child)
 select h.execution, 0 from durable._executions h where h.id like 'ready%%';
 insert into durable._members (execution, child, join_set)
 select h.execution, 1, 0 from durable._executions h where h.id like 'ready%%';
+insert into durable._progress (id, changed_at, execution, seq, done)
+select h.id, 1, h.execution, 1, 5 from durable._executions h where h.execution >= 1000000;
 insert into durable._promises (id, timeout_at, created_at, external, tags)
 select 'x' || n, durable._now_ms() + 1000000000 + n, 1, true,
 jsonb_build_object('number', n::text, 'resonate:branch', 'b' || n) from generate_series(1, %(count)s) n;
@@ -331,6 +334,13 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "why_it_waits", ("select count(*) from durable.why(%s)", (f"{tag}r1",))
     yield "journal", journal(tag, runs["r2"])
     yield "turn_that_ends", turn(tag, report(runs["r2"], end=complete()), report(runs["r3"], end=release(5)))
+    shown = progress(runs["r6"], 1, 1, stage="x")
+    yield "turn_with_progress", turn(tag, report(runs["r6"], progress=shown))
+    yield "set_progress", ("select durable.set_progress(%s, 1, 2)", (f"{tag}r6",))
+    yield "set_value", ("select durable.set_value(%s, 'stage', '1')", (f"{tag}r6",))
+    yield "get_value", ("select durable.get_value(%s, 'stage')", (f"{tag}r6",))
+    yield "child_counts", ("select running from durable.child_counts(%s)", (f"{tag}r1",))
+    yield "progress", ("select done from durable.progress where id = %s", (f"{tag}r6",))
     yield "settle_child", settle(f"{tag}r1.2")
     yield "turn_that_wakes", turn(tag, want=3, queues=[f"{tag}r1", f"{tag}kids"])
     yield from waiting_calls(tag)

@@ -26,6 +26,8 @@ VERBS = {
     "cancel": "select durable.cancel('r')",
     "cancel at once": "select durable.cancel('r', force => true)",
     "pause": "select durable.pause('r')",
+    "progress": "select durable.set_progress('r', 1, 2)",
+    "value of one that waits": "select durable.set_value('s', 'stage', '1')",
     "fence": "select durable.fence('r', 1)",
     "signal to one that waits": "select durable.signal('s', 'go', '1')",
     "cancel one that waits": "select durable.cancel('s')",
@@ -43,6 +45,7 @@ HANDS = {
     "callbacks": "select from durable._callbacks where awaiter_id = 's' for update",
     "callbacks of a timer": "select from durable._callbacks where awaited_id = 't.0' for update",
     "signals": "select from durable._signals for update",
+    "shown values": "select from durable._progress for update",
     "listeners": "select from durable._listeners for update",
     "hints": "select from durable._hints for update",
     "settings": "select from durable.settings for update",
@@ -74,7 +77,11 @@ class Traffic:
 
         @app.workflow(any_signal=True)
         async def busy() -> list[int]:
-            return [await (wait if n == 1 else work)(ctx.run_id, n) for n in range(STEPS)]
+            found = []
+            for number in range(STEPS):
+                ctx.progress(number, STEPS)
+                found.append(await (wait if number == 1 else work)(ctx.run_id, number))
+            return found
 
         @app.workflow
         async def sleeper(seconds: float) -> int:
@@ -114,6 +121,8 @@ class Traffic:
         await client.start(self.sleeper, 1, id="t")
         suspended = "select 1 from durable._tasks where state = 'suspended' having count(*) = 2"
         await eventually(lambda: self.steps["r", 1] and conn.execute(suspended).fetchone() is not None)
+        shown = "select from durable.progress where id = 'r' and done = 1"
+        await eventually(lambda: conn.execute(shown).fetchone() is not None)
 
     async def others_end(self, client: Client, count: int) -> None:
         """Runs and timers that nobody holds come to their end."""
