@@ -66,7 +66,7 @@ BOUND = 250
 # a sweep looks at every lease that is held: as many as workers may hold, not as there are tasks
 SWEEPS = {"tick": 1, "tick_for_people": 1, "sweep_of_the_cancelled": 1}
 # a portion of a purge looks at a thousand heads and their promises, or at a thousand promises
-WALKS = {"purge_among_runs": 2000, "purge_among_promises": 1000}
+WALKS = {"purge_among_runs": 2000, "purge_among_promises": 1000, "unblock_expire": 1000}
 GROWING = (
     "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks|schedules"
     "|inboxes|signals|join_sets|members|progress|row_waits|row_events|removed|objects|object_uses|closures"
@@ -165,6 +165,13 @@ def searches(tag: str) -> Iterator[tuple[str, Call]]:
     yield "preload", ("select count(*) from durable.promise_preload('x7')", ())
     yield "unblock_claim", ("select count(*) from durable.unblock_claim(p_limit => 10)", ())
     yield "unblock_claim_for", ("select count(*) from durable.unblock_claim('poll://any@g', 10)", ())
+    each = ("select count(*) from durable.unblock_claim_each('{poll://any@g}', '{10}')", ())
+    yield "unblock_claim_each", each
+    yield (
+        "unblock_defer",
+        ("select durable.unblock_defer_many('{over8,x1}', '{poll://any@g,poll://any@g}', '{1,1}')", ()),
+    )
+    yield "unblock_expire", ("select durable.unblock_expire('poll://any@g', 9007199254740991)", ())
     yield "unblock_acknowledge", ("select durable.unblock_acknowledge('over9', 'poll://any@g')", ())
 
 
@@ -206,6 +213,10 @@ def protocol_calls(tag: str) -> Iterator[tuple[str, Call]]:
     yield "halt", ("select durable.task_halt(%s)", (f"{tag}t4",))
     yield "continue", ("select durable.task_continue(%s)", (f"{tag}t4",))
     yield "offer", ("select durable.task_offer(%s, 10)", (f"p{tag}",))
+    yield (
+        "offer_defer",
+        ("select durable.task_offer_defer_many(%s, '{0,1}', '{1,1}')", ([f"{tag}t1", f"{tag}t4"],)),
+    )
 
 
 KEPT: list[tuple[str, dict[str, Any]]] = [
