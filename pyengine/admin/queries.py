@@ -60,7 +60,10 @@ select r.id, r.workflow, r.version, r.state, r.queue, r.parent, r.key, r.args, r
        case when r.deadline < '10000-01-01' then r.deadline end as deadline,
        case when r.state in ('queued', 'scheduled') and r.not_before < '10000-01-01' then r.not_before end
          as not_before,
-       r.events, r.children, r.tags
+       r.events, r.children, r.tags,
+       (select jsonb_build_object('done', g.done, 'total', g.total, 'note', g.note)
+        from durable.progress g where g.id = r.id and g.done is not null) as progress,
+       (select g.named from durable.progress g where g.id = r.id) as named
 """
 _ONE = f"{RUN_COLUMNS} from durable.runs r"
 
@@ -97,6 +100,8 @@ class Run:
     events: int
     children: int
     tags: dict[str, str]
+    progress: dict[str, Any] | None
+    named: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

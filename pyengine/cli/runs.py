@@ -35,6 +35,7 @@ __all__ = [
     "checked_tags",
     "checked_text",
     "outcome",
+    "progress_text",
     "states",
     "unknown_workflow",
 ]
@@ -277,6 +278,18 @@ def outcome(run: Run) -> str:
         return error_text(run.error)
     if run.problem is not None:
         return error_text(run.problem)
+    return ", ".join(filter(None, (progress_text(run), _whereabouts(run))))
+
+
+def progress_text(run: Run) -> str:
+    """Return how far a run has come, as its code has set it; empty if it has set nothing."""
+    if run.progress is None:
+        return ""
+    done, total, note = (run.progress[name] for name in ("done", "total", "note"))
+    return printable(f"{done:g}{'' if total is None else f'/{total:g}'} {note or ''}".rstrip())
+
+
+def _whereabouts(run: Run) -> str:
     if run.waits_for:
         return listed(run.waits_for, 2)
     if run.state in ("queued", "scheduled"):

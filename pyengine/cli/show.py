@@ -19,7 +19,7 @@ from pyengine.cli.display.columns import cut_ends
 from pyengine.cli.display.forms import Display
 from pyengine.cli.display.ids import cut, whole_id
 from pyengine.cli.output import clip, compact, printable, span, state_style, state_text
-from pyengine.cli.runs import checked_id, outcome
+from pyengine.cli.runs import checked_id, outcome, progress_text
 from pyengine.cli.why import print_causes
 from pyengine.errors import NotFound
 
@@ -143,7 +143,9 @@ def _attributes(console: Console, details: RunDetails) -> None:
     shown: dict[str, str | None] = {
         "workflow": run.workflow if run.version == "1" else f"{run.workflow} (version {run.version})",
         "state": run.state,
-        "outcome": outcome(run),
+        # of a live run the causes above say where it is
+        "outcome": outcome(run) if run.settled_at or run.problem else None,
+        "progress": progress_text(run),
         "arguments": compact(run.args),
         "queue": run.queue,
         "parent": None if run.parent is None else cut(printable(run.parent), room),
@@ -162,6 +164,21 @@ def _attributes(console: Console, details: RunDetails) -> None:
             console.print(text, soft_wrap=True)
             for line in lines[1:]:
                 console.print(" " * INDENT + line, soft_wrap=True)
+
+
+def _values(console: Console, details: RunDetails) -> None:
+    """Print the values that its code has set by name."""
+    named = details.run.named
+    if not named:
+        return
+    console.print("\nvalues", style="bold")
+    # a value that is nested too deeply makes all of them one text
+    pairs = named.items() if isinstance(named, dict) else [("", named)]
+    lines = [
+        f"  {printable(name):<{INDENT - 3}} {clip(compact(value), console.width)}" for name, value in pairs
+    ]
+    for line in cut_ends(lines, console.width):
+        console.print(line, soft_wrap=True)
 
 
 def fitted(console: Console, text: str, width: int, most: int) -> list[str]:
@@ -232,6 +249,7 @@ SECTIONS: tuple[Callable[[Console, RunDetails], None], ...] = (
     _heading,
     _causes,
     _attributes,
+    _values,
     _children,
     _generations,
     _journal,

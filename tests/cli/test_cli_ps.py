@@ -221,6 +221,15 @@ def test_forms_of_the_answer(at_database: Any) -> None:
     assert (error.code, error.document["error"]["type"]) == (3, "NotFound")
 
 
+def test_values_that_are_nested_deeply_are_shown_as_text(at_database: Any, conn: Connection) -> None:
+    """Named values of a run are shown, however deep they are."""
+    conn.execute("select durable.start('mail', id => 'a', any_workflow => true)")
+    conn.execute("select durable.set_value('a', 'deep', %s::jsonb)", ("[" * 300 + "]" * 300,))
+    for words in (("ps",), ("show", "a"), ("show", "a", "--json")):
+        answer = at_database(*words)
+        assert (words, answer.code, "deep" in answer.out) == (words, 0, words != ("ps",))
+
+
 # -- ids
 
 

@@ -17,6 +17,7 @@ from tests.cli.terminal import CTRL_C, Terminal, plain
 from tests.examples.pages import Page
 from tests.support.clock import Clock
 from tests.support.tree import ROOT
+from tests.support.verbs import receive, suspend
 
 WIDTHS = (80, 100, 120)
 PAGE = Page("docs/how-to/look-at-runs.md")
@@ -67,6 +68,9 @@ def scene(conn: Connection, clock: Clock, player: Any) -> None:
     clock.advance(4_200)
     player.report(first, end={"do": "complete", "value": "500"})
 
+    conn.execute("select durable.set_progress(%s, 500, 1500, 'customers')", (IMPORT,))
+    conn.execute("select durable.set_value(%s, 'source', '\"CRM of Berlin\"')", (IMPORT,))
+
     start("checkout", '{"cart": 18, "customer": "Grace"}', ORDER)
     (order,) = player.claim("checkout")
     player.report(order, outcomes=[step(0, "reserve_items", value='["lamp"]')])
@@ -74,11 +78,7 @@ def scene(conn: Connection, clock: Clock, player: Any) -> None:
     player.report(
         order, outcomes=[step(1, "charge_card", value='{"receipt": "r-000417", "amount": "49.90"}')]
     )
-    player.report(
-        order,
-        commands=[{"do": "promise", "child": 2, "name": "approve"}],
-        end={"do": "suspend", "on": [2], "kind": "single"},
-    )
+    player.report(order, commands=[receive(2, "approve")], end=suspend(2, kind="signal"))
     start("send_newsletter", '["january"]', "newsletter-january", delay="2 hours")
     start("checkout", '{"cart": 19, "customer": "Edsger"}', "order-2027-01-15-berlin-shop-000418")
     clock.advance(260_000)
@@ -120,10 +120,11 @@ def test_the_captures_of_the_documentation(dsn: str, name: str) -> None:
     ("columns", "words"), [(80, ("show", IMPORT)), (40, ("show", FAILED)), (30, ("ps", "-a"))]
 )
 def test_nothing_wraps(dsn: str, columns: int, words: tuple[str, ...]) -> None:
-    """Trees, long errors and very narrow lists fit too."""
+    """Trees, long errors, values and very narrow lists fit too."""
     with Terminal(dsn, *words, columns=columns) as terminal:
         code, printed = terminal.end()
     assert code == 0
+    assert ("500/1500 customers" in printed and "CRM of Berlin" in printed) == (IMPORT in words)
     assert [line for line in plain(printed).splitlines() if cell_len(line) > columns] == []
 
 
