@@ -2,16 +2,15 @@
 
 Lives here: `received_signals`, which finds them in the source of a workflow and of the functions that it
 names, in any module of the user. May not: the meaning of names (determinism/names.py), running any code of
-users. Design: every signal that the code names counts, so a set may be too large, which costs a finding. If
-the code receives a name that cannot be seen, or awaits a call that cannot be followed, the set is open: then
-no name is refused. Code that runs first and is found last does no harm: it is looked through when a worker
-starts, and all modules are complete.
+users. Design: a signal that is missing here is refused although the code receives it, and one too many only
+costs a finding. So every signal that the code names counts. The set is open, and no name is refused, if the
+code receives a name that cannot be seen or awaits a call that cannot be followed. The search runs when a
+worker starts, because then all modules are complete.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -29,7 +28,6 @@ from pyengine.values.json_schema import json_schema
 __all__ = ["ReceivedSignals", "received_signals"]
 
 _FUNCTIONS_MAX: Final = 1000
-_INNER: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
 # calls whose arguments are awaited
 _COMBINATORS: Final = frozenset(
@@ -91,7 +89,7 @@ class _Search:
         self.is_open = False
         self._package = str(getattr(function, "__module__", "")).partition(".")[0]
         self._todo: list[FunctionType] = []
-        self._known: set[CodeType | type] = set()
+        self._known: set[FunctionType | type] = set()
         self.follow(function)
 
     def run(self) -> None:
@@ -124,7 +122,7 @@ class _Search:
         elif cls is MethodType:
             self.follow(value.__func__)
         elif cls is FunctionType:
-            self._follow_function(inspect.unwrap(value))
+            self._follow_function(value)
         elif issubclass(cls, Signal):
             self.add(value.name, value.annotation)
         elif cls in (list, tuple, set, frozenset, dict):
@@ -134,12 +132,15 @@ class _Search:
         else:
             self._follow_class(value if issubclass(cls, type) else cls)
 
-    def _follow_function(self, function: Any) -> None:
-        if type(function) is not FunctionType or function.__code__ in self._known:
+    def _follow_function(self, function: FunctionType) -> None:
+        # two functions of one code may see other signals around them
+        if function in self._known or not self._is_user(function):
             return
-        if self._is_user(function):
-            self._known.add(function.__code__)
-            self._todo.append(function)
+        self._known.add(function)
+        self._todo.append(function)
+        wrapped = getattr(function, "__wrapped__", None)
+        if wrapped is not None:
+            self.follow(wrapped)
 
     def _follow_class(self, cls: type) -> None:
         for base in cls.__mro__:

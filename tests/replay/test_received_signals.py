@@ -4,6 +4,7 @@ receives what cannot be seen, no name is refused."""
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,37 @@ async def by_inner(n: int) -> bool:
     return await inner()
 
 
+def _waiting_for(signal: Signal[Any]) -> Callable[[], Any]:
+    async def wait() -> Any:
+        return await ctx.receive(signal)
+
+    return wait
+
+
+wait_for_approve, wait_for_decline = _waiting_for(approve), _waiting_for(decline)
+
+
+async def by_functions_of_one_code(n: int) -> Any:
+    return await wait_for_approve() or await wait_for_decline()
+
+
+def _after(signal: Signal[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(code: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(code)
+        async def wrapper(*args: Any) -> Any:
+            await ctx.receive(signal)
+            return await code(*args)
+
+        return wrapper
+
+    return decorate
+
+
+@_after(approve)
+async def by_decorator(n: int) -> Any:
+    return await ctx.receive(decline)
+
+
 async def by_another_module(n: int) -> int:
     return await wait_elsewhere()
 
@@ -169,6 +201,8 @@ CASES: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (by_table, {"approve": bool, "decline": str, OPEN: True}),
     (by_helper, {"approve": bool}),
     (by_inner, {"approve": bool}),
+    (by_functions_of_one_code, {"approve": bool, "decline": str}),
+    (by_decorator, {"approve": bool, "decline": str}),
     (by_another_module, {"elsewhere": int}),
     (by_attribute, {"elsewhere": int}),
     (by_returned_receive, {"elsewhere": int}),
