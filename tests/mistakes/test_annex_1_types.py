@@ -1,5 +1,6 @@
-"""Law: a sender finds out that a run does not receive its signal, by name or by type, and code that gets a
-signal of another type all the same may go on."""
+"""Wrong arguments of a start, and signals that a run does not receive: rows 5, 32 and 33 of the list of
+mistakes. What type checkers say of them is in tests/worker/test_typed_calls.py.
+"""
 
 from __future__ import annotations
 
@@ -88,6 +89,35 @@ def play(dsn: str, main: Callable[[App, Client], Awaitable[None]], *, worker: bo
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("verb", ["start", "begin", "bind"])
+def test_row_05_wrong_arguments_of_a_start(dsn: str, verb: str) -> None:
+    """The sentence names the workflow, its parameters and the argument, before anything is sent."""
+    app = App(dsn)
+
+    @app.workflow
+    async def flow(a: int) -> str:
+        return str(a)
+
+    async def start(client: Client, *args: Any) -> None:
+        if verb == "begin":
+            await client.begin(flow, args)
+        elif verb == "bind":
+            await client.start(flow.bind(*args))
+        else:
+            await client.start(flow, *args)
+
+    async def main() -> None:
+        async with Client(dsn) as client:
+            arity = await error_of(start(client, 1, 2))
+            assert arity.startswith("workflow flow: too many positional arguments")
+            assert "hint: it takes (a: 'int') -> 'str'" in arity
+            kind = await error_of(start(client, "one"))
+            assert kind == "workflow flow, argument 'a': Expected `int`, got `str`"
+            assert await client.list() == []
+
+    asyncio.run(main())
+
+
 async def error_of(sent: Awaitable[Any]) -> str:
     """The error of a signal as people read it."""
     with pytest.raises((NotFound, InvalidRequest, EncodeError)) as caught:
@@ -95,7 +125,7 @@ async def error_of(sent: Awaitable[Any]) -> str:
     return str(caught.value)
 
 
-def test_a_typing_error_is_told_to_the_sender(dsn: str) -> None:
+def test_row_33_a_typing_error_in_the_name_of_a_signal(dsn: str) -> None:
     """The name of a signal that the workflow does not receive is refused with the nearest one, for a client
     without its code, and for a transaction of a workflow."""
 
@@ -113,7 +143,7 @@ def test_a_typing_error_is_told_to_the_sender(dsn: str) -> None:
     play(dsn, main)
 
 
-def test_another_type_is_told_to_the_sender(dsn: str) -> None:
+def test_row_32_a_signal_of_another_type(dsn: str) -> None:
     """By name or from SQL: another JSON type, and a missing key. A client that knows the code checks the
     whole."""
 
@@ -139,7 +169,7 @@ def test_another_type_is_told_to_the_sender(dsn: str) -> None:
     play(dsn, main)
 
 
-def test_many_get_an_outcome_each(dsn: str) -> None:
+def test_row_33_many_get_an_outcome_each(dsn: str) -> None:
     """signal_many answers "refused" for a run that does not receive the signal."""
 
     async def main(app: App, client: Client) -> None:
@@ -151,7 +181,7 @@ def test_many_get_an_outcome_each(dsn: str) -> None:
     play(dsn, main)
 
 
-def test_code_goes_on_after_a_signal_of_another_type(dsn: str, conn: Connection) -> None:
+def test_row_32_code_goes_on_after_a_signal_of_another_type(dsn: str, conn: Connection) -> None:
     """A signal that was written before its type was registered raises DecodeError at the receive: code that
     catches it gets the next one, in order; code that does not fails with a sentence that says so."""
 
