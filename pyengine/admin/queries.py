@@ -223,12 +223,13 @@ def start(conn: Connection[TupleRow], **options: str | None) -> str:
 
     Args:
         conn: the connection.
-        options: workflow, args and tags as JSON, id, key, queue and version, as ``durable.start`` takes them.
+        options: workflow, args and tags as JSON, id, key, queue and version, as ``durable.start`` takes them;
+            without tags there are none.
     """
     text = """select durable.start(workflow => %(workflow)s, args => %(args)s::jsonb, id => %(id)s,
               key => %(key)s, queue => %(queue)s, version => %(version)s, tags => %(tags)s::jsonb,
               any_workflow => true)"""
-    return str(_scalar(conn, text, options))
+    return str(_scalar(conn, text, {"tags": "{}"} | options))
 
 
 def signal(conn: Connection[TupleRow], id: str, name: str, payload: str, key: str | None) -> int:
