@@ -32,7 +32,6 @@ from pyengine.database.statements.procedures import (
     RUN,
     SIGNAL,
     SIGNAL_WITHIN,
-    WHY,
 )
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.registry import Registry, Workflow
@@ -231,23 +230,6 @@ class RunControl(RunWatch):
         if not rows:
             raise NotFound(f"there is no run {id!r}")
         return self._status(rows[0])
-
-    async def why(self, run_id: str, *, limit: int = 100) -> list[Cause]:
-        """Return why a run waits: each cause, followed by the causes of what it waits for; `durable.why` in
-        SQL.
-
-        Args:
-            run_id: run id; the id of a promise or of a schedule will do.
-            limit: the largest number of causes.
-
-        Raises:
-            NotFound: nothing has this id; its detail names ids that look like it.
-        """
-        rows = await self._transport.rows(WHY, run_id, limit)
-        causes = [Cause(**dict(row) | {"details": msgspec.json.decode(row["details"])}) for row in rows]
-        if causes and causes[0].cause == "unknown":
-            raise NotFound(f"there is no run {run_id!r}", detail=causes[0].sentence)
-        return causes
 
     @overload
     async def signal(

@@ -1,4 +1,4 @@
-"""Looking at a run while it runs: its named values, and its states up to its end.
+"""Looking at a run while it runs: its named values, why it waits, and its states up to its end.
 
 Lives here: `RunWatch`, the verbs for that. May not: the status of a run (run.py), the way by which hints come
 (transport.py). Design: progress and the end of a run send hints; anything else is found by a query after
@@ -12,10 +12,12 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pyengine.client.run_status import RunStatus
+import msgspec
+
+from pyengine.client.run_status import Cause, RunStatus
 from pyengine.client.transport import Transport
-from pyengine.database.statements.procedures import VALUE
-from pyengine.errors import Unavailable
+from pyengine.database.statements.procedures import VALUE, WHY
+from pyengine.errors import NotFound, Unavailable
 from pyengine.values.codec import Codec
 
 __all__ = ["RunWatch"]
@@ -52,6 +54,23 @@ class RunWatch:
         if row["value"] is None:
             return None
         return self._codec.decode(row["value"], type, where=f"the value {name} of run {run_id}")
+
+    async def why(self, run_id: str, *, limit: int = 100) -> list[Cause]:
+        """Return why a run waits: each cause, followed by the causes of what it waits for; `durable.why` in
+        SQL.
+
+        Args:
+            run_id: run id; the id of a promise or of a schedule will do.
+            limit: the largest number of causes.
+
+        Raises:
+            NotFound: nothing has this id; its detail names ids that look like it.
+        """
+        rows = await self._transport.rows(WHY, run_id, limit)
+        causes = [Cause(**dict(row) | {"details": msgspec.json.decode(row["details"])}) for row in rows]
+        if causes and causes[0].cause == "unknown":
+            raise NotFound(f"there is no run {run_id!r}", detail=causes[0].sentence)
+        return causes
 
     async def watch(self, run_id: str) -> AsyncIterator[RunStatus]:
         """Iterate over the states of a run: `async for status in client.watch(id): print(status.progress)`.
