@@ -226,6 +226,18 @@ def test_progress_forgives_crashes(conn: Connection, clock: Clock, progress: str
     assert ask(conn, ("select crashes from durable._tasks", ())) == (0,)
 
 
+def test_an_attempt_that_began_forgives_nothing(conn: Connection, clock: Clock) -> None:
+    """A step that runs long enough to be recorded as begun, and then kills its worker, halts its run too."""
+    ask(conn, ("select durable.set_setting('max_crashes', '1')", ()))
+    ask(conn, ("select durable.start('w', id => 'r', queue => 'g')", ()))
+    for attempt in (1, 2):
+        held = claim(conn, "W", "g")
+        take_turn(conn, "W", report(held, outcomes=[begun(0, attempt=attempt)]))
+        clock.advance(TTL_MS)
+        tick(conn)
+    assert task_of(conn, "r") == ("halted", 2, None)
+
+
 def test_a_protocol_task_is_never_halted_by_crashes(conn: Connection, clock: Clock) -> None:
     """A sweep may never halt a protocol task, however often its lease is lost: it is offered again."""
     take(conn, "t")

@@ -95,9 +95,9 @@ def lost(conn: Connection, clock: Clock, times: int) -> None:
 
 
 def dead(conn: Connection, clock: Clock) -> None:
-    """A run that is set aside at its first crash."""
-    ask(conn, ("select durable.set_setting('max_crashes', '0')", ()))
-    lost(conn, clock, 1)
+    """A run that is set aside at its second crash."""
+    ask(conn, ("select durable.set_setting('max_crashes', '1')", ()))
+    lost(conn, clock, 2)
 
 
 def gone(conn: Connection, clock: Clock) -> None:
@@ -256,7 +256,7 @@ TASKS: dict[str, tuple[Situation, list[tuple[str, str]]]] = {
         [
             (
                 "dead",
-                "killed its worker once in step resize and is set aside; durable.redrive('r') lets it go on",
+                "killed its worker twice in step resize and is set aside; durable.redrive('r') lets it go on",
             )
         ],
     ),

@@ -7,6 +7,7 @@ from typing import Any
 from tests.sql.test_remote_calls import rpc
 from tests.support.clock import Clock
 from tests.support.rows import shop, until
+from tests.support.stages import suspended
 from tests.support.verbs import (
     Connection,
     adopt,
@@ -22,7 +23,20 @@ from tests.support.verbs import (
     settle,
     suspend,
     take_turn,
+    timer,
 )
+
+
+def test_a_role_that_may_read_runs(conn: Connection, clock: Clock) -> None:
+    """A role with a right to the view alone reads the names."""
+    suspended(conn, receive(0, "approve"), promise(1), timer(2, 50), kind="all")
+    role = "reader_of_runs"
+    conn.execute(f"create role {role}".encode())
+    conn.execute(f"grant usage on schema durable to {role}; grant select on durable.runs to {role}".encode())
+    conn.execute(f"set local role {role}".encode())
+    found = conn.execute("select waits_for from durable.runs").fetchall()
+    conn.execute("reset role")
+    assert found == [(["signal approve", "promise label [1]", "timer [2]"],)]
 
 
 def waits_for(conn: Connection, id_: str = "r") -> Any:

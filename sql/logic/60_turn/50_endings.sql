@@ -152,11 +152,12 @@ begin
   where t.id = any (array(select b.id from unnest(p_reports) b where b.verdict = 'ok'))
     and durable._is_leased(t, t.version, p_now)
     and (t.expires_at - p_now < t.ttl / 2
-         or (t.crashes > 0 and t.id = any (array(select b.id from unnest(p_reports) b where b.outcomes <> '{}'))));
+         or (t.crashes > 0 and t.id = any (array(
+               select b.id from unnest(p_reports) b cross join lateral unnest(b.outcomes) o where o.begun is not true))));
 end
 $$;
 comment on function durable._renew(durable._run_report[], bigint) is
-  'Renews leases in their second half only: a renewal in every turn would cost an eighth more WAL, for nothing.';
+  'Renews leases in their second half only: a renewal in every turn would cost an eighth more WAL, for nothing. An attempt that ended makes the run''s crashes forgotten; one that only began does not, because it may be the one that kills its workers.';
 
 create or replace function durable._end_reports(p_reports durable._run_report[], p_endings text[], p_now bigint)
 returns text[] language plpgsql volatile
