@@ -22,6 +22,7 @@ from pyengine.cli.output import clip, compact, printable, span, state_style, sta
 from pyengine.cli.runs import checked_id, outcome, progress_text
 from pyengine.cli.why import print_causes
 from pyengine.errors import NotFound
+from pyengine.values.error_records import origin_lines, traceback_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -181,6 +182,31 @@ def _values(console: Console, details: RunDetails) -> None:
         console.print(line, soft_wrap=True)
 
 
+def _failure(console: Console, details: RunDetails) -> None:
+    """Print place and traceback of the error of the run, or of its last failed attempt of an open step."""
+    record = details.run.error or _last_failure(details.events)
+    lines = [*origin_lines(record), *traceback_of(record).splitlines()]
+    if not lines:
+        return
+    console.print("\nfailure" if details.run.error else "\nlast failed attempt", style="bold")
+    for line in lines:
+        text = printable(line)
+        # the end of a line about a file has its line number
+        shown = cut(text, console.width - 2) if "File " in text else cut_ends([text], console.width - 2)[0]
+        console.print(f"  {shown}", soft_wrap=True)
+
+
+def _last_failure(events: list[Event]) -> Any:
+    """Return the error of the last failed attempt, if its step has not ended since."""
+    ended = set()
+    for one in reversed(events):
+        if one.event == "InvokeCompleted":
+            ended.add(one.child)
+        elif one.event == "InvokeRetrying" and one.child not in ended and isinstance(one.payload, dict):
+            return one.payload.get("error")
+    return None
+
+
 def fitted(console: Console, text: str, width: int, most: int) -> list[str]:
     """Return a text as lines of at most this width, broken between words.
 
@@ -250,6 +276,7 @@ SECTIONS: tuple[Callable[[Console, RunDetails], None], ...] = (
     _causes,
     _attributes,
     _values,
+    _failure,
     _children,
     _generations,
     _journal,

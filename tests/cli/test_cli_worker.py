@@ -204,6 +204,59 @@ def test_the_log_as_json(at_database: Any, dsn: str, folder: Path) -> None:
     assert "x-secret" not in "".join(lines)
 
 
+FAILING = """
+from pyengine import App, Retry
+
+app = App()
+
+
+@app.step(retry=Retry(max_attempts=2, initial="1h"))
+async def charge(order: int) -> None:
+    raise ConnectionError("the bank does not answer")
+
+
+@app.step
+async def divide(order: int) -> float:
+    return order / 0
+
+
+@app.workflow
+async def checkout(order: int) -> None:
+    await charge(order)
+
+
+@app.workflow
+async def bill(order: int) -> float:
+    return await divide(order)
+"""
+
+
+def test_show_has_the_traceback(at_database: Any, dsn: str, folder: Path) -> None:
+    """Of a run that failed, and of one whose step waits for its next attempt; no line is too long."""
+    (folder / "cli_hello.py").write_text(FAILING)
+    running = launch(dsn)
+    try:
+        assert running.stdout is not None and running.stdout.readline()
+        assert at_database("start", "bill", "[1]", "--id", "bill-1", "--wait").code == 1
+        assert at_database("start", "checkout", "[1]", "--id", "checkout-1").code == 0
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            text = "select 1 from durable.journal_events where id = 'checkout-1' and event = 'InvokeRetrying'"
+            while conn.execute(text).fetchone() is None:
+                time.sleep(0.05)
+    finally:
+        stopped(running)
+    failed, waits = (at_database("show", id).out.splitlines() for id in ("bill-1", "checkout-1"))
+    for shown, title, step, line in (
+        (failed, "failure", "divide", "return order / 0"),
+        (waits, "last failed attempt", "charge", 'raise ConnectionError("the bank does not answer")'),
+    ):
+        first = shown.index(title)
+        assert f", step {step}, attempt 1, worker " in shown[first + 1]
+        assert "cli_hello.py" in shown[first + 2] and "Traceback" in shown[first + 3]
+        assert f"      {line}" in shown
+        assert max(map(len, shown)) <= 160
+
+
 def test_a_module_that_configures_logging(dsn: str, folder: Path) -> None:
     """Its configuration is left as it is."""
     with (folder / "cli_hello.py").open("a") as module:
