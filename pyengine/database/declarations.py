@@ -8,6 +8,7 @@ is sent again later, because a worker waits for no transaction of a user.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -62,11 +63,10 @@ class Declarations:
         """
         for one in await self._send():
             if one["id"] not in self._ids:
-                logger.warning(
-                    "schedule %s (%s) of workflow %s is no longer in the code, and goes on; "
-                    "end it by: pyengine schedules delete %s",
-                    *(one["id"], one["cron"], one["workflow"], one["id"]),
-                )
+                sentence = f"schedule {one['id']} ({one['cron']}) of workflow {one['workflow']} "
+                sentence += "is no longer in the code, and goes on; "
+                sentence += f"end it by: pyengine schedules delete {one['id']}"
+                logger.warning(sentence, extra=_fields(one, "schedule_left"))
 
     async def _send(self) -> list[dict[str, str]]:
         """Send what is not recorded, and return the schedules that only older code declared."""
@@ -78,7 +78,12 @@ class Declarations:
         for one in self._unrecorded:
             outcome = outcomes[one["id"]]
             if outcome in ("created", "replaced"):
-                logger.info("schedule %s of workflow %s: %s", one["id"], one["workflow"], outcome)
+                sentence = f"schedule {one['id']} of workflow {one['workflow']} is {outcome}"
+                logger.info(sentence, extra=_fields(one, f"schedule_{outcome}"))
         self._unrecorded = [one for one in self._unrecorded if outcomes[one["id"]] == "locked"]
         left: list[dict[str, str]] = answer["left"]
         return left
+
+
+def _fields(schedule: Mapping[str, Any], event: str) -> dict[str, Any]:
+    return {"event": event, "schedule": schedule["id"], "workflow": schedule["workflow"]}

@@ -64,10 +64,10 @@ def test_workers_agree_on_what_is_declared(
             return [one.getMessage() for one in caplog.records if "schedule" in one.getMessage()]
 
     first = asyncio.run(serve(app_of("@daily", "@hourly")))
-    assert first == [f"schedule report-{n} of workflow report: created" for n in (0, 1)]
+    assert first == [f"schedule report-{n} of workflow report is created" for n in (0, 1)]
     assert asyncio.run(serve(app_of("@daily", "@hourly"))) == []
     changed = asyncio.run(serve(app_of("@weekly")))
-    assert changed[0] == "schedule report-0 of workflow report: replaced"
+    assert changed[0] == "schedule report-0 of workflow report is replaced"
     assert changed[1].startswith("schedule report-1 (@hourly) of workflow report is no longer in the code")
     assert "pyengine schedules delete report-1" in changed[1]
     rows = conn.execute("select id, cron from durable.schedules order by id").fetchall()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, assert_type
 
-from pyengine import App, BoundWorkflow, Client, Run, Signal, Transaction, ctx
+from pyengine import App, BoundWorkflow, Client, Retry, Run, Schedule, Signal, Transaction, ctx
 from pyengine.sync import Client as Blocking
 from pyengine.sync import SyncRun
 
@@ -150,6 +150,26 @@ async def signals(run: Run[int], client: Client, blocking: Blocking, sync: SyncR
     blocking.signal("a", go)
     sync.signal(approve, True)
     sync.signal("approve", True)
+
+
+@app.schedule("@daily", timezone="Europe/Paris", args=(order,), tags={"kind": "report"})
+@app.workflow(retry=Retry(max_attempts=2))
+async def daily(order: Order) -> int:
+    ctx.on_failure(charge, order)
+    ctx.on_failure(checkout, order, express=True)
+    ctx.on_failure(plain, order)
+    ctx.on_failure(ctx.http, "POST", "https://example.com")
+    return ctx.attempt
+
+
+async def lists(client: Client, blocking: Blocking) -> None:
+    assert_type(await daily(order), int)
+    assert_type(await client.start_many(checkout, [checkout.bind(order)], keys=["k"]), list[Run[Receipt]])
+    assert_type(blocking.start_many(report, [()], tags={"a": "b"}), list[SyncRun[str]])
+    await client.start_many("price", [(1,), {"n": 2}], ids=["a", None])
+    made = await client.schedules.create("s", "@daily", checkout, order, timezone="UTC")
+    assert_type(made, Schedule)
+    assert_type(blocking.schedules.list(), list[Schedule])
 """
 )
 
@@ -240,6 +260,21 @@ async def signals(run: Run[int], client: Client, blocking: Blocking, sync: SyncR
     blocking.signal("a", approve)  # wrong
     sync.signal(approve, "nonsense")  # wrong
     sync.signal(approve)  # wrong
+
+
+async def lists(client: Client) -> None:
+    ctx.on_failure(charge, 3)  # wrong
+    ctx.on_failure(charge)  # wrong
+    ctx.on_failure(checkout, order, 3)  # wrong
+    ctx.on_failure(plain, order, express=True)  # wrong
+    ctx.on_failure("charge")  # wrong
+    await client.start_many(checkout, [checkout.bind(3)])  # wrong
+    await client.start_many(checkout, [3])  # wrong
+    await client.start_many(checkout, [(order,)], ids=[3])  # wrong
+    await client.start_many(plain, [(order,)])  # wrong
+    await client.start(report, tags={"a": 3})  # wrong
+    app.schedule("@daily")(plain)  # wrong
+    app.workflow(retry=3)  # wrong
 """
 )
 
