@@ -153,7 +153,7 @@ TEXTS = st.lists(COMPARISONS.map(" ".join), min_size=1).map(" or ".join) | st.li
 
 
 @given(TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_text_is_refused_or_harmless(text: str) -> None:
     """Whatever is typed, the SQL has comparisons of columns with parameters, and, or, and brackets."""
     try:
@@ -305,7 +305,7 @@ def test_promises_are_settled_by_their_beginning(at_database: Any, conn: Connect
 
 
 @given(st.lists(st.text(min_size=1, max_size=60), min_size=1, max_size=5), st.integers(3, 40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_cut_ids_fit_and_lead_back(ids: list[str], width: int) -> None:
     """A cut id has its width at most, and the beginning and the end of the id."""
     for id, shorter in zip(ids, cut_all(ids, width), strict=True):
