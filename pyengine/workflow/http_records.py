@@ -8,15 +8,19 @@ keys, and never a header that was sent.
 
 from __future__ import annotations
 
+import builtins
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import msgspec
 
 from pyengine.errors import DecodeError, EngineError, InvalidRequest
+from pyengine.values.codec import type_codec
 
 __all__ = ["HttpConnectionError", "HttpError", "HttpRequest", "HttpResponse", "HttpStatusError", "Secret"]
+
+T = TypeVar("T")
 
 TEXT_SHOWN = 1000
 """Characters of a body that an error carries, at most."""
@@ -142,6 +146,12 @@ class HttpResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """The body as bytes."""
         return self.text.encode(self.charset) if self.data is None else self.data
 
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: builtins.type[T]) -> T: ...
+    @overload
+    def json(self, type: Any) -> Any: ...
     def json(self, type: Any = Any) -> Any:
         """Return the body read as JSON.
 
@@ -152,7 +162,7 @@ class HttpResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             DecodeError: it is not JSON, or does not fit the type.
         """
         try:
-            return msgspec.json.decode(self.content if self.data is not None else self.text, type=type)
+            return type_codec(type).unpack(self.content if self.data is not None else self.text)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise DecodeError(f"the body of an answer with status {self.status}: {error}") from None
 

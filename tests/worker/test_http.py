@@ -13,13 +13,20 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from pydantic import BaseModel
 
 from pyengine import App, HttpConnectionError, HttpResponse, HttpStatusError, Retry, Secret, ctx
-from pyengine.errors import InvalidRequest, RunFailed, StepTimeout
+from pyengine.errors import DecodeError, InvalidRequest, RunFailed, StepTimeout
 from tests.worker.test_retries import an_hour_later, row_types
 
 Connection = psycopg.Connection[tuple[object, ...]]
 FAST = Retry(max_attempts=3, initial="1ms", jitter=0)
+
+
+class Made(BaseModel):
+    """A body as a model of pydantic."""
+
+    made: int
 
 
 class Seen(NamedTuple):
@@ -112,6 +119,9 @@ def test_a_request_is_one_row_in_the_journal(dsn: str, conn: Connection, site: S
     answer = get(dsn, f"{site.url}/things?page=2", method="post", json={"name": "x"}, headers={"X-A": "b"})
     assert (answer.status, answer.headers["x-one"], answer.json()) == (201, "1", {"made": 7})
     assert answer.json(dict[str, int]) == {"made": 7}
+    assert answer.json(Made) == Made(made=7)
+    with pytest.raises(DecodeError, match="the body of an answer with status 201: "):
+        answer.json(list[Made])
     (seen,) = site.seen
     assert (seen.method, seen.path, json.loads(seen.body)) == ("POST", "/things?page=2", {"name": "x"})
     assert (seen.headers["x-a"], seen.headers["content-type"]) == ("b", "application/json")
