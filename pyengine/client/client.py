@@ -22,7 +22,7 @@ from pyengine.client.asyncpg_transport import AsyncpgTransport
 from pyengine.client.many_runs import ManyRuns
 from pyengine.client.promises import Promises
 from pyengine.client.run import Run, RunControl, result_codec
-from pyengine.client.run_status import RunState, RunStatus
+from pyengine.client.run_status import RunState, RunStatus, read_status
 from pyengine.client.schedules import Schedules
 from pyengine.client.starts import Starts
 from pyengine.client.transport import Transport
@@ -230,12 +230,14 @@ class ClientApi(RunControl, ManyRuns, Starts):
             )
         if tags:
             rows = await self._transport.rows(LIST_TAGGED, workflow, state, limit, tags_text(tags))
-            return [self._status(row) for row in rows]
+            return [read_status(row, self._codec) for row in rows]
         if state is None or state == "completed":
             view = LIST_RUNS
         else:
             view = LIST_FAILED if state in ("failed", "timed_out", "cancelled") else LIST_LIVE
-        return [self._status(row) for row in await self._transport.rows(view, workflow, state, limit)]
+        return [
+            read_status(row, self._codec) for row in await self._transport.rows(view, workflow, state, limit)
+        ]
 
 
 class Client(ClientApi):

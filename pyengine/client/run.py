@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overloa
 
 import msgspec
 
-from pyengine.client.run_status import Cause, ChildCounts, Progress, RunMoment, RunStatus
+from pyengine.client.run_status import Cause, RunMoment, RunStatus, read_status
 from pyengine.client.run_watch import RunWatch
 from pyengine.client.signal_payloads import signal_payload
 from pyengine.client.transport import Transport
@@ -229,7 +229,7 @@ class RunControl(RunWatch):
         rows = await self._transport.rows(RUN, id)
         if not rows:
             raise NotFound(f"there is no run {id!r}")
-        return self._status(rows[0])
+        return read_status(rows[0], self._codec)
 
     @overload
     async def signal(
@@ -439,21 +439,6 @@ class RunControl(RunWatch):
         return msgspec.Raw(
             self._codec.encode(value, steps.get(str(key), Any), where=f"the value for {key}").encode()
         )
-
-    def _status(self, row: Any) -> RunStatus:
-        def value(name: str) -> Any:
-            return None if row[name] is None else msgspec.json.decode(row[name])
-
-        fields = dict(row) | {name: value(name) for name in ("args", "result", "problem", "tags")}
-        fields["error"] = None if row["error"] is None else self._codec.decode_error(row["error"])
-        fields["waits_for"] = tuple(row["waits_for"] or ())
-        fields["children"] = None if row["children"] is None else ChildCounts(**value("children"))
-        shown = value("progress") or {"done": None, "named": {}}
-        fields["values"] = shown["named"]
-        fields["progress"] = None
-        if shown["done"] is not None:
-            fields["progress"] = Progress(done=shown["done"], total=shown["total"], note=shown["note"])
-        return RunStatus(**fields)
 
     async def _result(
         self, id: str, codec: TypeCodec, timeout: Duration | None, hint_count: int | None

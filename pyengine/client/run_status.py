@@ -1,7 +1,7 @@
 """The state of a run, as a client sees it.
 
-Lives here: `RunStatus`, a run as it is now, `RunMoment`, a run as it was, and `Cause`, why it waits. May not:
-reading them from the database (run.py).
+Lives here: `RunStatus`, a run as it is now, and how it is read from a row; `RunMoment`, a run as it was; and
+`Cause`, why it waits. May not: a query (run.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Cause", "ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus"]
+import msgspec
+
+from pyengine.values.codec import Codec
+
+__all__ = ["Cause", "ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus", "read_status"]
 
 
 RunState: TypeAlias = Literal[
@@ -165,3 +169,21 @@ class Cause:
     since: datetime | None
     until: datetime | None
     details: Mapping[str, Any]
+
+
+def read_status(row: Any, codec: Codec) -> RunStatus:
+    """Return the status that a row of `durable.runs` describes."""
+
+    def value(name: str) -> Any:
+        return None if row[name] is None else msgspec.json.decode(row[name])
+
+    fields = dict(row) | {name: value(name) for name in ("args", "result", "problem", "tags")}
+    fields["error"] = None if row["error"] is None else codec.decode_error(row["error"])
+    fields["waits_for"] = tuple(row["waits_for"] or ())
+    fields["children"] = None if row["children"] is None else ChildCounts(**value("children"))
+    shown = value("progress") or {"done": None, "named": {}}
+    fields["values"] = shown["named"]
+    fields["progress"] = None
+    if shown["done"] is not None:
+        fields["progress"] = Progress(done=shown["done"], total=shown["total"], note=shown["note"])
+    return RunStatus(**fields)
