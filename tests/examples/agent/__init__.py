@@ -1,0 +1,1 @@
+"""The example of an agent: docs/tutorial/agent.md."""

@@ -1,0 +1,1 @@
+"""The example of a pipeline of items: docs/tutorial/etl.md."""

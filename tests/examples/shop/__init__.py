@@ -1,0 +1,1 @@
+"""The example of a shop: docs/tutorial/shop.md."""

@@ -1,0 +1,110 @@
+"""The agent: tools in parallel, a person who allows, and a worker that is killed while the person thinks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.crash.processes import kill, start, until, worker
+
+APP = "tests.examples.agent.app:app"
+TASK = "Get me from Ulm to Bonn, and tell me the weather there."
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class Model(ThreadingHTTPServer):
+    """A model that always answers the same to the same conversation, and counts the questions."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.server_address[1]}/chat"
+
+    def reply(self, conversation: list[dict[str, Any]]) -> dict[str, Any]:
+        """Look things up, then book, then answer."""
+        self.asked.append(len(conversation))
+        results = [one["text"] for one in conversation if one["role"] == "tool"]
+        if not results:
+            return assistant(
+                {"id": "1", "tool": "trains", "arguments": {"start": "Ulm", "end": "Bonn"}},
+                {"id": "2", "tool": "weather", "arguments": {"city": "Bonn"}},
+                {"id": "3", "tool": "weather", "arguments": {"town": "Bonn"}},
+            )
+        if len(results) == 3:
+            return assistant({"id": "4", "tool": "book", "arguments": {"train": "8:15 Ulm to Bonn"}})
+        return {"role": "assistant", "text": " | ".join(results)}
+
+
+def assistant(*calls: dict[str, Any]) -> dict[str, Any]:
+    """A message of the model with calls of tools."""
+    return {"role": "assistant", "calls": calls}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Model
+
+    def do_POST(self) -> None:
+        """Answer one question."""
+        conversation = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.dumps(self.server.reply(conversation)).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the test's output free of requests."""
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    """The model, served on loopback, its address in the environment of the workers."""
+    with Model() as server:
+        monkeypatch.setenv("MODEL_URL", server.url)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_person_decides_while_the_worker_is_dead(
+    dsn: str, conn: Connection, model: Model, allowed: bool
+) -> None:
+    """The answer is the same as without the kill, and the model is asked once for each turn."""
+    with worker(dsn, job=APP) as first:
+        start(dsn, "trip", "assist", json.dumps([TASK]))
+        until(dsn, "select durable.get_value('trip', 'question') is not null")
+        kill(first)
+    assert conn.execute("select durable.get_value('trip', 'question')").fetchone() == (
+        "book the 8:15 Ulm to Bonn?",
+    )
+    assert conn.execute("select done, total, note from durable.progress where id = 'trip'").fetchone() == (
+        1,
+        10,
+        "uses book",
+    )
+    answer = json.dumps({"allowed": allowed, "reason": "too early"})
+    conn.execute("select durable.signal('trip', 'verdict', %s::jsonb)", (answer,))
+    with worker(dsn, job=APP):
+        until(dsn, "select state = 'completed' from durable.runs where id = 'trip'")
+    (found,) = conn.execute("select value #>> array[]::text[] from durable.result('trip')").fetchone() or (
+        "",
+    )
+    trains, weather, mistake, booking = found.split(" | ")
+    assert "8:15 Ulm to Bonn" in trains and weather == "Bonn: 14 degrees"
+    assert mistake.startswith("failed: ") and "city" in mistake
+    assert booking.startswith("ticket trip.") if allowed else booking == "not allowed: too early"
+    assert model.asked == [1, 5, 7]
