@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyengine.client.run import Run
     from pyengine.client.run_status import ChildCounts, Progress
 
-__all__ = ["LiveBar", "following"]
+__all__ = ["LiveBar", "following", "progress_summary", "summary"]
 
 
 class LiveBar:
@@ -65,16 +65,22 @@ class LiveBar:
 
 def summary(state: str, progress: Progress | None, children: ChildCounts | None) -> str:
     """Return what is known of a run, on one line: `running 37/100 resizing, children 3/10 (1 failed)`."""
-    words = [state]
-    if progress is not None:
-        words.append(f"{progress.done:g}" + ("" if progress.total is None else f"/{progress.total:g}"))
-        words += [" ".join(progress.note.split())] if progress.note else []
-    text = " ".join(words)
+    text = state if progress is None else f"{state} {progress_summary(progress)}"
     if children is not None and children.total:
         ended = children.done + children.failed
         failed = f" ({children.failed} failed)" if children.failed else ""
         text += f", children {ended}/{children.total}{failed}"
     return text
+
+
+def progress_summary(progress: Progress) -> str:
+    """Return a progress on one line: `37/100 resizing`."""
+    numbers = _number(progress.done) + ("" if progress.total is None else f"/{_number(progress.total)}")
+    return " ".join([numbers, *(progress.note or "").split()])
+
+
+def _number(count: float) -> str:
+    return str(int(count)) if count == int(count) else f"{count:g}"
 
 
 @contextlib.asynccontextmanager

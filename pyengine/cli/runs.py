@@ -20,7 +20,7 @@ from pyengine.cli.database import Database, Invocation
 from pyengine.cli.output import Output, clip, compact, listed, printable, state_text
 from pyengine.client.run_status import ChildCounts, Progress
 from pyengine.errors import InvalidRequest, NotFound, RunFailed
-from pyengine.live_bar import LiveBar
+from pyengine.live_bar import LiveBar, progress_summary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -285,8 +285,7 @@ def progress_text(run: Run) -> str:
     """Return how far a run has come, as its code has set it; empty if it has set nothing."""
     if run.progress is None:
         return ""
-    done, total, note = (run.progress[name] for name in ("done", "total", "note"))
-    return printable(f"{done:g}{'' if total is None else f'/{total:g}'} {note or ''}".rstrip())
+    return printable(progress_summary(Progress(**run.progress)))
 
 
 def _whereabouts(run: Run) -> str:

@@ -280,4 +280,5 @@ def test_what_the_bar_says() -> None:
     children = ChildCounts(total=10, done=2, failed=1, running=7)
     assert summary("running", None, None) == "running"
     assert summary("running", Progress(done=2.5), None) == "running 2.5"
+    assert summary("running", Progress(done=1_234_567, total=10**9), None) == "running 1234567/1000000000"
     assert summary("waiting", progress, children) == "waiting 37/100 re sizing, children 3/10 (1 failed)"
