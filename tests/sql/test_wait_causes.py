@@ -223,6 +223,15 @@ def test_waits(conn: Connection, clock: Clock, situation: str) -> None:
     assert why(conn) == expected
 
 
+@pytest.mark.unlawful
+def test_a_task_that_nothing_resumes(conn: Connection, clock: Clock) -> None:
+    """A suspended task that waits for nothing is a broken law, which the sentence names."""
+    take(conn, "r")
+    conn.execute("update durable._tasks set state = 'suspended', pid = null, ttl = null, expires_at = null")
+    said = "is suspended, and no promise that is open resumes it; look at durable.check('r')"
+    assert why(conn) == [(0, "r", "suspended", said)]
+
+
 def test_many_waits_are_cut_short(conn: Connection, clock: Clock) -> None:
     """Ten waits of a run are answered, those first that do not run, and how many more there are."""
     many(conn, clock)

@@ -42,10 +42,13 @@ as $$
 begin
   if p_task.state = 'halted' then
     return query select * from durable._halt_causes(p_task, p_head);
-  elsif p_task.state = 'suspended' and p_head.execution is null then
-    return query select * from durable._callback_causes(p_task, p_now);
   elsif p_task.state = 'suspended' then
-    return query select * from durable._wait_causes(p_head, p_now);
+    return query select * from durable._wait_causes(p_head, p_now)
+                 union all select * from durable._callback_causes(p_task, p_now) where p_task.execution is null;
+    if not found then
+      return next durable._because('suspended', p_task.queue, format(
+        'is suspended, and no promise that is open resumes it; look at durable.check(%L)', p_task.id));
+    end if;
   elsif durable._call_key(p_task.id) is not null then
     return query select * from durable._call_causes(p_task, p_now);
   else
