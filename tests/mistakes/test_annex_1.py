@@ -6,118 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import os
-import random
-import time
-import urllib.request
-import uuid
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from pyengine import App, DeterminismWarning, Retry, Workflow, ctx
+from pyengine import App, ctx
 from pyengine.errors import EncodeError, ForbiddenInWorkflow, InvalidRequest, RemoteError, RunFailed
+from tests.mistakes.places import line_of
 from tests.replay.memory_run import MemoryRun, add, greet, ship, step, workflow
-
-HERE = Path(__file__).name
-
-
-def line_of(fn: Callable[..., Any], text: str) -> int:
-    """Return the line of this file on which a text stands first, from the beginning of a function on."""
-    lines = Path(__file__).read_text(encoding="utf-8").split("\n")
-    first = fn.__code__.co_firstlineno
-    return next(n for n, line in enumerate(lines[first - 1 :], first) if text in line)
-
-
-def registered(*functions: Callable[..., Any]) -> list[str]:
-    """Return the warnings with which workflows are registered."""
-    app = App()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for fn in functions:
-            app.workflow(fn)
-    assert all(one.filename == __file__ for one in caught)
-    assert all(issubclass(one.category, DeterminismWarning) for one in caught)
-    return [str(one.message) for one in caught]
-
-
-# -- rows 1, 16, 17, 21: code that a replay cannot repeat
-
-
-def test_row_01_clocks_and_random_numbers() -> None:
-    """The registration warns, and names what to use."""
-
-    async def clocks() -> None:
-        datetime.now()
-        time.time()
-        uuid.uuid4()
-        random.random()
-
-    now, epoch, unique, number = registered(clocks)
-    assert now.startswith(
-        "workflow clocks calls datetime.now(): a replay cannot repeat it; use instead: ctx."
-    )
-    assert "calls time.time()" in epoch and "use instead: ctx.now()" in epoch
-    assert "calls uuid.uuid4()" in unique and "use instead: ctx.uuid4()" in unique
-    assert "calls random.random()" in number and "use instead: ctx.random()" in number
-
-
-counter = 0
-
-
-def test_row_17_a_global_counter() -> None:
-    """The registration warns of a global that a workflow changes."""
-
-    async def counts() -> int:
-        global counter
-        counter += 1
-        return counter
-
-    found = registered(counts)
-    assert found[0].startswith("workflow counts changes the global counter: a replay cannot repeat it")
-
-
-def test_row_21_files_and_sync_http() -> None:
-    """The registration warns, and names a step."""
-
-    async def reads() -> None:
-        open("/dev/null").close()
-        urllib.request.urlopen("http://localhost")
-
-    file, http = registered(reads)
-    assert "calls open()" in file and "use instead: a step" in file
-    assert "calls urllib.request.urlopen()" in http and "use instead: ctx.http" in http
-
-
-def test_row_16_a_list_that_a_step_changes() -> None:
-    """The registration warns of a list that the workflow reads and a step appends to."""
-    found: list[str] = []
-
-    @step
-    async def save(name: str) -> None:
-        found.append(name)
-
-    async def collects() -> list[str]:
-        await save("a")
-        return found
-
-    async def returns_other() -> list[str]:
-        await save("a")
-        return []
-
-    (text,) = registered(collects, returns_other)
-    assert text.startswith(
-        "workflow collects reads found, which step save changes: a replay cannot repeat it; use instead: "
-        "a value that the step returns"
-    )
-
 
 # -- row 7: a result without an annotation
 
@@ -492,90 +392,3 @@ def test_row_24_what_is_no_step() -> None:
     ):
         with pytest.raises(InvalidRequest, match=says):
             step(given)
-
-
-# -- rows 35, 36: failures
-
-
-def failing(dsn: str) -> App:
-    """Return an app whose step fails twice in a thread, then for good."""
-    app = App(dsn)
-
-    @app.step(retry=Retry(max_attempts=3, initial="5ms", jitter=0))
-    def divide(a: int, b: int) -> float:
-        return inner_division(a, b)
-
-    @app.workflow
-    async def compute(secret: str) -> float:
-        return await divide(len(secret), 0)
-
-    @app.workflow
-    async def parent() -> float:
-        return await compute("the secret")
-
-    return app
-
-
-def flow(app: App, name: str) -> Workflow[..., Any]:
-    """Return a workflow of an app by its name."""
-    return Workflow(app.registry.workflow(name))
-
-
-def inner_division(a: int, b: int) -> float:
-    """Divide."""
-    return a / b  # the bug
-
-
-def test_row_35_a_failed_attempt_is_logged(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
-    """One warning for each failed attempt, with the time of the next, and an error for the run; no
-    arguments in any of them.
-    """
-    caplog.set_level(logging.INFO)
-    app = failing(dsn)
-    with pytest.raises(RunFailed):
-        app.run(flow(app, "compute"), "the secret")
-    records = [one for one in caplog.records if one.__dict__.get("event", "").startswith(("attempt", "run"))]
-    assert [(one.levelname, one.__dict__["event"]) for one in records] == [
-        ("INFO", "run_began"),
-        ("WARNING", "attempt_failed"),
-        ("WARNING", "attempt_failed"),
-        ("WARNING", "attempt_failed"),
-        ("ERROR", "run_failed"),
-    ]
-    first, last, run = records[1], records[3], records[4]
-    id = first.__dict__["run"]
-    text = f"step divide of run {id} failed in attempt 1: ZeroDivisionError: division by zero"
-    text += "; attempt 2 in 0.005 s"
-    assert first.message.startswith(
-        f"{text}, at {first.__dict__['retry_at']}\nTraceback (most recent call last)"
-    )
-    fields = {name: first.__dict__[name] for name in ("workflow", "step", "attempt", "queue")}
-    assert fields == {"workflow": "compute", "step": "divide", "attempt": 1, "queue": "default"}
-    assert last.message.split("\n")[0].endswith("; there is no other attempt")
-    assert run.message.startswith(
-        f"run {id} of compute failed: ZeroDivisionError: division by zero\nTraceback"
-    )
-    assert f'{HERE}", line {line_of(inner_division, "# the bug")}, in inner_division' in run.message
-    assert "the secret" not in caplog.text
-
-
-@pytest.mark.parametrize("name", ["compute", "parent"])
-def test_row_36_a_bug_in_a_step(dsn: str, name: str) -> None:
-    """RunFailed has the original error as its cause, and notes with run, step, attempt, worker, file, line
-    and the traceback through workflow and step, without frames of the engine.
-    """
-    app = failing(dsn)
-    with pytest.raises(RunFailed) as caught:
-        app.run(flow(app, name), *(["x"] if name == "compute" else []))
-    error: BaseException | None = caught.value
-    assert "failed: ZeroDivisionError: division by zero" in str(error)
-    where, at, trace = caught.value.__notes__
-    line = line_of(inner_division, "# the bug")
-    assert where.startswith("in run ") and ", step divide, attempt 3, worker " in where
-    assert at == f'File "{__file__}", line {line}'
-    functions = ["in compute", "in divide", "in inner_division"]
-    assert [trace.index(one) for one in functions] == sorted(trace.index(one) for one in functions)
-    assert "pyengine/worker" not in trace and "frames of pyengine left out: " in trace
-    while isinstance(error, RunFailed):
-        error = error.__cause__
-    assert isinstance(error, ZeroDivisionError)
