@@ -11,6 +11,7 @@ goes through later.
 from __future__ import annotations
 
 import os
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from types import TracebackType
@@ -23,6 +24,9 @@ __all__ = ["RECORDED", "Recorded", "is_ours", "place_of", "recorded_of", "rememb
 _HEADER = "Traceback (most recent call last):\n"
 _LENGTH_MAX = 16_000
 _PACKAGE = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
+_PATHS = sysconfig.get_paths()
+# modules without a file have a name in angle brackets
+_LIBRARIES = ("<", *(_PATHS[name] + os.sep for name in ("stdlib", "purelib", "platlib")))
 _DEMONSTRATION = os.path.join(_PACKAGE, "demo") + os.sep
 
 RECORDED = "__pyengine_recorded__"
@@ -64,14 +68,19 @@ def is_ours(file: str) -> bool:
 
 
 def place_of(trace: TracebackType | None) -> tuple[str, int] | None:
-    """Return file and line of the innermost frame that is not the package's own; None if there is none."""
-    found = None
+    """Return file and line of the innermost frame of the user's own code, or else of a library; None if all
+    frames are the package's.
+    """
+    found = in_library = None
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not is_ours(file):
-            found = (file, trace.tb_lineno)
+            if file.startswith(_LIBRARIES):
+                in_library = (file, trace.tb_lineno)
+            else:
+                found = (file, trace.tb_lineno)
         trace = trace.tb_next
-    return found
+    return found or in_library
 
 
 def traceback_text(error: BaseException) -> str:

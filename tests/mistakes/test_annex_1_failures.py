@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,22 @@ def test_row_36_a_bug_in_a_step(dsn: str, name: str) -> None:
     while isinstance(error, RunFailed):
         error = error.__cause__
     assert isinstance(error, ZeroDivisionError)
+
+
+def test_row_36_a_bug_below_a_library(dsn: str) -> None:
+    """The place is a line of the user's code, though the error is raised in a module of Python."""
+    app = App(dsn)
+
+    @app.step
+    async def parse(text: str) -> int:
+        return int(json.loads(text))
+
+    @app.workflow
+    async def read(text: str) -> int:
+        return await parse(text)
+
+    with pytest.raises(RunFailed, match="failed: JSONDecodeError: Expecting") as caught:
+        app.run(read, "{")
+    line = line_of(test_row_36_a_bug_below_a_library, "int(json.loads(text))")
+    assert f'File "{__file__}", line {line}' in caught.value.__notes__
+    assert "in raw_decode" in caught.value.__notes__[-1]

@@ -154,18 +154,18 @@ def test_a_run_that_fails_keeps_its_error(dsn: str) -> None:
     app = counting(dsn)
     with pytest.raises(RunFailed) as caught:
         app.run(flow(app, "failure"))
-    [note] = caught.value.__notes__
+    note = caught.value.__notes__[-1]
     assert "two replays of the same journal gave the workflow failed: ValueError: execution" in note
 
 
 @pytest.mark.parametrize("name", ["refused", "plain_failure"])
 def test_a_failure_that_is_repeated_has_no_note(dsn: str, name: str) -> None:
-    """The replay of a run that failed ends with the same error, with the same causes."""
+    """The replay of a run that failed ends with the same error and causes: no note says otherwise."""
     app = counting(dsn)
     with pytest.raises(RunFailed) as caught:
         app.run(flow(app, name))
     assert isinstance(caught.value.__cause__, LookupError)
-    assert getattr(caught.value, "__notes__", []) == []
+    assert "two replays" not in str(caught.value.__notes__)
 
 
 def test_what_can_be_repeated_is_returned(dsn: str) -> None:
