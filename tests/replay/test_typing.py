@@ -58,6 +58,11 @@ async def parent(name: str) -> int:
     assert_type(a, str)
     assert_type(b, int)
     assert_type(await ctx.gather(*[greet(str(n)) for n in range(3)]), list[str])
+    assert_type(await ctx.map(greet, ["a", "b"], concurrency=2), list[str])
+    assert_type(await ctx.map(child, range(3), concurrency=None, progress=True), list[list[str]])
+    assert_type(await ctx.map(count, ["a"], return_exceptions=True), list[int | BaseException])
+    ctx.progress(1, 2.5, "half")
+    ctx.set("stage", {"name": "a"})
     assert_type(await ctx.first(greet("a"), greet("b")), tuple[int, str])
     for one in ctx.as_completed(greet("a"), greet("b")):
         assert_type(await one, str)
@@ -168,6 +173,8 @@ async def hello(name: str) -> int:
     await greet()
     number: int = await greet("x")
     ctx.start(greet, "x")
+    await ctx.map(greet, [1, 2])
+    ctx.progress("half")
     return number
 """
 
@@ -192,4 +199,4 @@ def test_types_of_models_are_preserved(judged: dict[str, list[int]]) -> None:
 
 def test_wrong_calls_are_found(judged: dict[str, list[int]]) -> None:
     """Wrong arguments and wrong results are errors of the type checker, each on its line."""
-    assert judged["wrong"] == [13, 14, 15, 16]
+    assert judged["wrong"] == [13, 14, 15, 16, 17, 18]
