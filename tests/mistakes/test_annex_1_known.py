@@ -1,0 +1,232 @@
+"""Typical mistakes of newcomers that other tests have in detail, and the sentences that answer them: rows 2
+to 4, 6, 11, 12, 14, 15, 26, 27, 31 and 34 of the list. Rows 28 to 30 are in tests/cli/test_annex_1_cli.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyengine import App, DeterminismWarning, ctx
+from pyengine.errors import EncodeError, InvalidRequest, NotFound, RunFailed
+from tests.worker.test_not_deterministic import stamping
+from tests.worker.test_replay_check import until
+
+
+def said(call: Callable[[], Any], error: type[Exception]) -> str:
+    """Return the sentence and the hint of the error that a call raises, or that its run failed with."""
+    with pytest.raises((error, RunFailed)) as caught:
+        call()
+    found = caught.value.__cause__ if isinstance(caught.value, RunFailed) else caught.value
+    assert isinstance(found, error)
+    return str(found)
+
+
+def test_row_02_a_clock_as_an_argument_and_a_crash(dsn: str) -> None:
+    """The halted run says that the code is not deterministic, shows both values, and where the clock is."""
+    app = stamping(dsn)
+
+    async def main() -> Any:
+        async with app.client() as client:
+            run = await client.start("stamp", id="r")
+            async with app.worker():
+                await until(run, "waiting")
+            await client.promises.resolve("r.1", "x")
+            async with app.worker():
+                await until(run, "halted")
+            return (await run.get()).problem
+
+    problem = asyncio.run(main())
+    assert (
+        "the code is not deterministic: two replays of the same journal gave step save" in problem["message"]
+    )
+    assert "calls datetime.now()" in str(problem)
+
+
+def test_row_03_a_sleep_that_blocks(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the code that blocks the event loop, and `def` steps."""
+    app = App(dsn)
+
+    @app.step
+    async def culprit() -> None:
+        time.sleep(2)
+
+    @app.workflow
+    async def go() -> None:
+        await culprit()
+
+    with caplog.at_level(logging.WARNING):
+        app.run(go)
+    (text,) = [one.getMessage() for one in caplog.records if "has been blocked" in one.getMessage()][:1]
+    assert "in culprit" in text and "def" in text
+
+
+def test_rows_04_and_06_values_that_are_no_data(dsn: str) -> None:
+    """The argument, the step and the type are named, and what to do."""
+    app = App(dsn)
+
+    class Plain:
+        """A class without declared fields."""
+
+    @app.step
+    async def charge(f: Any) -> Any:
+        return Plain()
+
+    @app.workflow
+    async def pays(with_lambda: bool) -> None:
+        await charge((lambda: 1) if with_lambda else 1)
+
+    hint = "pass data; connections, files, generators and objects with behaviour stay inside one step"
+    argument = said(lambda: app.run(pays, True), EncodeError)
+    assert argument.startswith(
+        "argument 'f' of step charge cannot be written as JSON: values of type function cannot be written"
+    )
+    result = said(lambda: app.run(pays, False), EncodeError)
+    assert result.startswith("the result of step charge of run ") and "Plain cannot be written" in result
+    assert argument.endswith(hint) and result.endswith(hint)
+
+
+def test_row_11_a_step_outside_a_workflow() -> None:
+    """It is the function that it is."""
+    app = App()
+
+    @app.step
+    async def double(number: int) -> int:
+        return 2 * number
+
+    assert asyncio.run(double(4)) == 8
+
+
+def test_row_12_ctx_where_no_workflow_code_runs(dsn: str) -> None:
+    """Outside and inside a step, each says what to use there."""
+    app = App(dsn)
+
+    @app.step
+    async def waits() -> None:
+        await ctx.sleep(1)
+
+    @app.workflow
+    async def go() -> None:
+        await waits()
+
+    hint = "\nhint: in workflow code only; here use asyncio.sleep()"
+    outside = said(lambda: asyncio.run(ctx.sleep(1)), InvalidRequest)
+    assert outside == "ctx.sleep() was used outside a workflow" + hint
+    assert said(lambda: app.run(go), InvalidRequest) == "ctx.sleep() was used inside a step" + hint
+
+
+def test_rows_14_and_15_functions_of_a_wrong_kind() -> None:
+    """A generator is no step, and a plain function no workflow."""
+    app = App()
+
+    async def numbers() -> Any:
+        yield 1
+
+    def plain() -> None: ...
+
+    assert said(lambda: app.step(numbers), InvalidRequest) == (
+        "step numbers is a generator; return a list, or call one step for each item"
+    )
+    assert said(lambda: app.workflow(plain), InvalidRequest) == (  # type: ignore[call-overload]
+        "workflow plain must be an async function\nhint: async def plain(...)"
+    )
+
+
+def test_row_26_run_inside_an_event_loop() -> None:
+    """It names what works there, in a notebook too."""
+    app = App()
+
+    @app.workflow
+    async def go() -> None: ...
+
+    async def cell() -> None:
+        app.run(go)
+
+    assert said(lambda: asyncio.run(cell()), InvalidRequest) == (
+        "app.run starts an event loop of its own and cannot be called inside one\n"
+        "hint: use: async with app.worker(): run = await app.start(workflow, ...); await run"
+    )
+
+
+def test_row_27_code_that_was_changed(dsn: str) -> None:
+    """The halted run says what the journal has, what the code has, and that it was changed."""
+
+    def version(swapped: bool) -> App:
+        app = App(dsn)
+
+        @app.step
+        async def charge() -> None: ...
+
+        @app.step
+        async def reserve() -> None: ...
+
+        @app.workflow
+        async def order() -> None:
+            await (reserve if swapped else charge)()
+            await ctx.promise(str, name="go")
+
+        return app
+
+    async def main() -> Any:
+        old, new = version(False), version(True)
+        async with old.client() as client:
+            run = await client.start("order", id="r")
+            async with old.worker():
+                await until(run, "waiting")
+            await client.promises.resolve("r.1", "x")
+            async with new.worker():
+                await until(run, "halted")
+            return (await run.get()).problem
+
+    problem = asyncio.run(main())
+    assert problem["message"].startswith("run r, child 0: the journal expects step charge ")
+    assert "the code made step reserve (input [])" in problem["message"]
+    assert "the code was changed after the run began" in str(problem)
+
+
+def test_row_31_an_unknown_workflow(dsn: str) -> None:
+    """The nearest name is proposed."""
+    app = App(dsn)
+
+    @app.workflow
+    async def flow() -> None: ...
+
+    async def main() -> None:
+        async with app.worker(), app.client() as client:
+            await client.start("flowz")
+
+    assert "no workflow 'flowz'" in (text := said(lambda: asyncio.run(main()), NotFound)) and "'flow'" in text
+
+
+def test_row_34_nan_durations_and_policies(dsn: str) -> None:
+    """Each says what it got and what it takes."""
+    app = App(dsn)
+
+    @app.step
+    async def nothing() -> float:
+        return float("nan")
+
+    @app.workflow
+    async def measures() -> None:
+        await nothing()
+
+    assert "holds NaN or Infinity, which JSON cannot say" in said(lambda: app.run(measures), EncodeError)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeterminismWarning)
+
+        @app.workflow
+        async def sleeps() -> None:
+            await ctx.sleep("3 parsecs")
+
+    assert said(lambda: app.run(sleeps), InvalidRequest).startswith(
+        "ctx.sleep: '3 parsecs' is not a duration\nhint: write "
+    )
+    text = said(lambda: app.step(retry=5)(nothing), InvalidRequest)  # type: ignore[call-overload]
+    assert text == "step nothing: retry is a Retry(...), not 5"
