@@ -5,6 +5,7 @@ The captures at three widths stand in the documentation, character by character.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import Any
@@ -55,7 +56,14 @@ def scene(conn: Connection, clock: Clock, player: Any) -> None:
     (failing,) = player.claim("checkout")
     player.report(failing, outcomes=[step(0, "reserve_items", value='["pen", "ink"]')])
     clock.advance(1_300)
-    declined = '{"type": "CardDeclined", "message": "the bank declined card 4242: insufficient funds"}'
+    place = "/srv/shop/releases/2027-01-15/lib/python3.11/site-packages/shop/payment.py"
+    declined = json.dumps(
+        {
+            "type": "CardDeclined",
+            "message": "the bank declined card 4242: insufficient funds",
+            "traceback": f'Traceback (most recent call last):\n  File "{place}", line 41, in charge_card\n',
+        }
+    )
     player.report(
         failing, outcomes=[step(1, "charge_card", error=declined)], end={"do": "fail", "error": declined}
     )
@@ -124,6 +132,7 @@ def test_nothing_wraps(dsn: str, columns: int, words: tuple[str, ...]) -> None:
     with Terminal(dsn, *words, columns=columns) as terminal:
         code, printed = terminal.end()
     assert code == 0
+    assert ("in charge_card" in printed) == (FAILED in words)
     assert ("500/1500 customers" in printed and "CRM of Berlin" in printed) == (IMPORT in words)
     assert [line for line in plain(printed).splitlines() if cell_len(line) > columns] == []
 
