@@ -155,9 +155,9 @@ async def leaving(path: str) -> str:
     return await outside(path)
 
 
-@app.workflow
+@app.workflow(any_signal=True)
 async def patient(text: str, seconds: float) -> str:
-    """One slow step."""
+    """One slow step. Signals to it are accepted, and stay unread."""
     return await slow(text, seconds)
 
 

@@ -129,8 +129,8 @@ def test_a_promise_is_resolved_from_sql(dsn: str, conn: Connection) -> None:
             run = await client.start(ask)
             while not (await run.get()).waits_for:
                 await asyncio.sleep(0.005)
-            [promise] = (await run.get()).waits_for
-            conn.execute("select durable.resolve(%s, '{\"n\": 41}')", (promise,))
+            assert (await run.get()).waits_for == ("promise answer [0]",)
+            conn.execute("select durable.resolve(%s, '{\"n\": 41}')", (f"{run.id}.0",))
             return await run.result(timeout=20)
 
     assert asyncio.run(main()) == "42"
