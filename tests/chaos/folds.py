@@ -2,7 +2,8 @@
 
 Reads tables; asserts nothing. Of a cancelled run its clean-up counts, not what it did before the request came
 nor what it had started. Steps that were given up while they ran are left out as well. Of a transaction the
-answer of its last statement counts, which is the same in every run.
+answer of its last statement counts, which is the same in every run, and of an error all but its origin, which
+names run and worker.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ union all
 select h.workflow, s.kind, j.name, case when s.kind = 'signal' then null else p.state end,
        case s.kind when 'step' then coalesce(d.data::jsonb ->> 'message', d.data::jsonb #>> '{said,-1}',
                                              d.data)
-            when 'signal' then g.data else p.value_data end
+            when 'signal' then g.data
+            else case p.state when 'rejected' then (p.value_data::jsonb - 'origin')::text
+                              else p.value_data end end
 from tree t
 join durable._executions h on h.execution = t.head
 join durable._journal j on j.execution = h.execution and j.bucket = h.bucket

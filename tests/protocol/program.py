@@ -171,6 +171,7 @@ def waiting(say: Say) -> None:
     say.sweep()
     say("WF004", "unblock_claim", "g", 0)
     say("WF004", "unblock_claim_many", ["poll://any@g"], 0)
+    say("WF004", "unblock_claim_each", ["poll://any@g"], [])
     say("a b", "unblock_claim", "poll://any@g", 9, 5)
     say("", "unblock_claim", "poll://any@g")
     say.wait(9)
