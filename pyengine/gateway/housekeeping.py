@@ -54,10 +54,10 @@ class Housekeeping:
             self._ticker.record_activity(self._loop.time())
         if kind not in ("promise.create", "task.create", "task.fence"):
             return
-        data = answer["data"]
-        if not isinstance(data, dict):
-            return
-        promise = data.get("promise") or data.get("action", {}).get("data", {}).get("promise")
+        # a fence that lets its request pass answers 200, and has the request's own answer within its own
+        data = answer["data"]["action"]["data"] if kind == "task.fence" else answer["data"]
+        # a refusal has a text as its data
+        promise = data.get("promise") if isinstance(data, dict) else None
         if isinstance(promise, dict) and promise.get("state") == "pending":
             due_ms = promise["timeoutAt"] - promise["createdAt"]
             if due_ms <= _SOON_MS:

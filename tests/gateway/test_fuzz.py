@@ -87,7 +87,8 @@ class Fuzzer:
     def data(self) -> dict[str, Any]:
         """Data that might be right."""
         id = self.random.choice(["a", "b", "a.1", "a:1", "c"])
-        inner = {"kind": self.random.choice(KINDS), "head": {}, "data": {"id": id, "state": "resolved"}}
+        other = self.random.choice([id, id, "a", "missing"])
+        inner = {"kind": self.random.choice(KINDS), "head": {}, "data": {"id": other, "state": "resolved"}}
         right: dict[str, Any] = {
             "id": id,
             "version": self.random.randrange(3),

@@ -125,6 +125,16 @@ def test_other_paths_and_methods_have_json(client: Client, method: str, path: st
     assert method == "HEAD" or answer.headers["content-type"] == "application/json"
 
 
+def test_a_fence_around_a_request_that_is_refused(client: Client) -> None:
+    """The fence lets it pass; the answer within the answer is the refusal, whose data is a text."""
+    client.create("rpc-fence", "poll://any@rpc-fence")
+    assert client.acquire("rpc-fence")[0] == 200
+    settle = {"kind": "promise.settle", "head": {}, "data": {"id": "rpc-missing", "state": "resolved"}}
+    status, data = client.ask("task.fence", id="rpc-fence", version=1, action=settle)
+    assert (status, data["action"]["head"]["status"]) == (200, 404)
+    assert isinstance(data["action"]["data"], str)
+
+
 def test_pages_have_no_access_without_a_token(client: Client) -> None:
     """A browser sends requests for any page that it shows, also to this machine; it names the page."""
     request = client.envelope("promise.get", id="rpc-nothing")
