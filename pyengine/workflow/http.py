@@ -276,6 +276,6 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
 def _instant(text: str) -> datetime | None:
     try:
         instant = parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)

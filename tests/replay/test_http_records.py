@@ -122,6 +122,9 @@ def test_a_secret_is_looked_up_where_it_is(tmp_path: Path, monkeypatch: pytest.M
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-5"}, None),
         ({"retry-after": "1.5"}, None),
+        # beyond the range of a time zone, and of a year
+        ({"retry-after": "Mon, 01 Jan 2024 00:00:00 +" + "9" * 20}, None),
+        ({"retry-after": "Mon, 01 Jan " + "9" * 20 + " 00:00:00 GMT"}, None),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 28 * 60),
         ({"retry-after": "Wed, 21 Oct 2015 06:28:00 GMT"}, 0),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 -0000"}, 28 * 60),
