@@ -9,6 +9,7 @@ can be exchanged while the gateway serves.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,10 @@ from pyengine.errors import InvalidRequest
 
 __all__ = ["Claims", "TokenRefused", "Verifier"]
 
+logger = logging.getLogger("pyengine.gateway")
+
 _LEEWAY_S = 30
+_MISSING = 0
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVES = {"secp256r1": ("ES256",), "secp384r1": ("ES384",)}
 _RSA_BITS_MIN = 2048
@@ -72,7 +76,7 @@ class Verifier:
         self._path = path
         self._issuer = issuer
         self._audience = audience
-        self._changed_at = 0
+        self._changed_at = _MISSING
         self._keys: tuple[_Key, ...] = ()
         self._read()
 
@@ -117,12 +121,17 @@ class Verifier:
 
     def _read_again(self) -> None:
         try:
-            changed = self._path.stat().st_mtime_ns != self._changed_at
-            if changed:
-                self._read()
-        except (OSError, InvalidRequest):
-            # it is being replaced, or was replaced by a wrong one: the keys that were read stay valid
+            changed_at = self._path.stat().st_mtime_ns
+        except OSError:
+            changed_at = _MISSING
+        if changed_at == self._changed_at:
             return
+        self._changed_at = changed_at
+        try:
+            self._read()
+        except InvalidRequest as error:
+            # it is being replaced, or was replaced by a wrong one
+            logger.warning("%s; the keys that were read before stay valid", error)
 
     def _read(self) -> None:
         try:

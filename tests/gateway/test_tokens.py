@@ -152,6 +152,23 @@ def test_several_keys(tmp_path: Path) -> None:
     assert verifier.verify(token(OTHER_KEY, kid="b"))
 
 
+def test_a_key_file_that_breaks_is_reported(key: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once for each change; the keys that were read before stay valid, and the next good file counts."""
+    verifier, good = Verifier(key), key.read_bytes()
+    for spoil, reason in (
+        (lambda: key.write_bytes(b"{"), "neither a public key"),
+        (key.unlink, "cannot be read"),
+    ):
+        caplog.clear()
+        spoil()
+        assert verifier.verify(token()) and verifier.verify(token())
+        (warning,) = caplog.messages
+        assert str(key) in warning and reason in warning
+    caplog.clear()
+    key.write_bytes(good)
+    assert verifier.verify(token()) and not caplog.messages
+
+
 @pytest.mark.parametrize(
     "text",
     [
