@@ -201,6 +201,7 @@ def status(at: Invocation, listen_url: ListenUrl = None) -> None:
                 "place": redact(db.place),
                 "embedded": db.target.embedded,
                 "source": db.target.source,
+                "url": redact(db.url),
                 "server_version": server_version,
                 "size_bytes": size_bytes,
                 "psql": at.psql_line,
@@ -396,6 +397,7 @@ def _show_status(console: Console, document: dict[str, Any], pooler: str) -> Non
     facts = {
         "pyengine": document["pyengine"],
         "database": database["place"],
+        "url": database["url"],
         "server": f"PostgreSQL {database['server_version']}, {database['size_bytes'] / 2**20:.1f} MiB",
         "pooler": pooler,
         "schema": ("up to date" if schema["current"] else missing)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+
+from pyengine.embedded.server import EmbeddedPostgres
+from tests.support.cluster import SETTINGS, make_folder
 
 SECRET = "tops3cret"
 
@@ -22,6 +26,21 @@ def test_status_shows_everything(at_database: Any) -> None:
     shown = at_database("db", "status").out
     for words in ("PostgreSQL", "up to date", "lease_ttl_ms", "PYENGINE_DATABASE_URL"):
         assert words in shown
+
+
+def test_status_has_the_url_for_drivers(pyengine: Any) -> None:
+    """A driver connects with the URL that status shows for the embedded Postgres; a password is not shown."""
+    place = make_folder()
+    with EmbeddedPostgres(place, settings=SETTINGS):
+        folder = ("--data-dir", str(place))
+        url = pyengine("db", "status", "--json", *folder).document["database"]["url"]
+        assert url in pyengine("db", "status", *folder).out
+        with psycopg.connect(url) as there:
+            assert there.info.dbname == "postgres"
+        secret = url.replace("postgres@", f"postgres:{SECRET}@", 1)
+        hidden = pyengine("db", "status", "--json", "--database-url", secret)
+        assert hidden.document["database"]["url"] == url.replace("postgres@", "postgres:***@", 1)
+    shutil.rmtree(place)
 
 
 def test_status_and_check_report_problems_of_health(at_database: Any, conn: psycopg.Connection[Any]) -> None:
