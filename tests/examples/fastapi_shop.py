@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy import Column, ForeignKey, Table, Text, make_url, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from pyengine import App
+from pyengine import App, Conflict, EngineError, InvalidRequest, NotFound
 
 URL = os.environ.get("DATABASE_URL", "postgresql://localhost/shop")
 engine = create_async_engine(make_url(URL).set(drivername="postgresql+asyncpg"))
@@ -86,6 +87,16 @@ async def lifespan(api: FastAPI) -> AsyncIterator[None]:
 
 
 api = FastAPI(lifespan=lifespan)
+STATUS: dict[type, int] = {NotFound: 404, Conflict: 409, InvalidRequest: 422}
+
+
+@api.exception_handler(NotFound)
+@api.exception_handler(Conflict)
+@api.exception_handler(InvalidRequest)
+async def refuse(request: Request, error: EngineError) -> JSONResponse:
+    """Answer a request that the engine refused; a subclass has the status of its class."""
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    return JSONResponse({"detail": error.message}, status)
 
 
 async def session() -> AsyncIterator[AsyncSession]:
@@ -130,6 +141,22 @@ async def show(order_id: int, session: Session) -> dict[str, str]:
     if row is None:
         raise HTTPException(404)
     return {"item": row.item, "state": row.state}
+
+
+@api.get("/orders/{order_id}/run")
+async def stand(order_id: int) -> dict[str, str | list[str]]:
+    """Show the state of an order's run, and the reasons why it waits."""
+    async with app.client() as client:
+        run = client.run(f"order-{order_id}")
+        status = await run.get()
+        return {"state": status.state, "why": [cause.sentence for cause in await run.why()]}
+
+
+@api.post("/orders/{order_id}/redrive", status_code=202)
+async def redrive(order_id: int) -> None:
+    """Let the run of an order go on that was set aside because its workers crashed."""
+    async with app.client() as client:
+        await client.run(f"order-{order_id}").redrive()
 
 
 @api.get("/orders/{order_id}/parcel")

@@ -62,6 +62,13 @@ def test_an_order_and_its_run_come_together(
         assert (await browser.get("/orders/1/parcel")).json() == "parcel 1"
         assert (await browser.get("/orders/1")).json() == {"item": "tea", "state": "completed"}
         assert (await browser.get("/orders/2")).status_code == 404
+        stand = (await browser.get("/orders/1/run")).json()
+        assert stand["state"] == "completed"
+        assert all(isinstance(sentence, str) for sentence in stand["why"])
+        unknown = await browser.get("/orders/2/run")
+        assert (unknown.status_code, "order-2" in unknown.json()["detail"]) == (404, True)
+        ended = await browser.post("/orders/1/redrive")
+        assert (ended.status_code, list(ended.json())) == (409, ["detail"])
 
     asyncio.run(main())
     assert conn.execute("select id, run_id from orders").fetchall() == [(1, "order-1")]
