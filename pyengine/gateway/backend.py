@@ -3,7 +3,8 @@
 Lives here: `Backend`: the connections for requests, and how a failure of the database becomes a refusal. May
 not: HTTP. Design: a connection is lent for one statement, never for a request or a stream. A request that the
 database has given up for a conflict with another is sent again; after a lost connection only one that may
-arrive twice is. A database that is gone is a state: requests are refused until it is there again.
+arrive twice is. A row that a user holds locked is not waited for again, because the others wait for the
+connection meanwhile. A database that is gone is a state: requests are refused until it is there again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pyengine.database.connection import Database, backoff_s
+from pyengine.database.connection import Database, ReconnectingConnection, backoff_s
 from pyengine.database.listener import Listener
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.gateway import RPC
@@ -30,11 +31,12 @@ logger = logging.getLogger("pyengine.gateway")
 
 T = TypeVar("T")
 
-# a deadlock, a serialization failure, a lock that somebody keeps
-_CONFLICTS = frozenset({"40P01", "40001", "55P03"})
+# a deadlock, a serialization failure
+_CONFLICTS = frozenset({"40P01", "40001"})
+# a conflict, a lock that somebody keeps, a statement that took too long
+_BUSY = _CONFLICTS | {"55P03", "57014"}
 # a text, a number or a nesting that jsonb cannot represent
 _TOO_MUCH = frozenset({"54000", "54001", "54011"})
-_CANCELLED = "57014"
 # refusals of functions that answer no envelope, as durable.error_codes() has them
 _STATUSES = {
     "WF001": 404,
@@ -53,6 +55,7 @@ _RETRY_AFTER_S = 1
 _COPY = "the database is a copy, in which nothing runs before it is adopted: pyengine db adopt"
 _RETRY_AFTER_COPY_S = 10
 _WAIT_S = 8.0
+_READY_S = 5.0
 # an acquire may be sent again by the process that has the task
 _REPEATABLE = (
     *("promise.", "schedule.get", "schedule.create", "schedule.search"),
@@ -79,6 +82,8 @@ class Backend:
         self.pool = ConnectionPool(database, "gateway", connections, min_open=1)
         self.listener = Listener(database)
         self._slots = asyncio.Semaphore(connections)
+        # apart from the requests, which may have to wait while the database answers
+        self._probe = ReconnectingConnection(database, "ready")
         self._max_waiting = max_waiting
         self._listening = False
         self._waiting = 0
@@ -106,6 +111,7 @@ class Backend:
         """Close all connections."""
         if self._listening:
             await self.listener.stop()
+        await self._probe.close()
         await self.pool.close()
 
     async def rpc(self, envelope: dict[str, Any]) -> dict[str, Any]:
@@ -150,9 +156,12 @@ class Backend:
 
     async def is_ready(self) -> bool:
         """Return whether the database answers."""
+        if not self.database.opened:
+            return False
         try:
-            await self.ask(VERSION, repeatable=True)
-        except Refused:
+            async with asyncio.timeout(_READY_S):
+                await self._probe.run(VERSION)
+        except (EngineError, TimeoutError):
             return False
         return True
 
@@ -209,7 +218,7 @@ def _refused(error: EngineError) -> Refused:
         logger.error("%s", error.message)
     if code is None or isinstance(error, Unavailable) or passes(code):
         return _unavailable("the database is not available")
-    if code in _CONFLICTS or code == _CANCELLED:
+    if code in _BUSY:
         return _unavailable("the database is busy")
     if isinstance(error, SchemaMismatch):
         return Refused(503, "the schema of the database does not fit this gateway")

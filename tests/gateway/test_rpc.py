@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -264,3 +265,24 @@ def test_a_row_that_somebody_keeps_locked(dsn: str, opened: Callable[..., Gatewa
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
             assert client.create("other")["state"] == "pending"
         assert client.ask("promise.settle", id="kept", state="resolved")[0] == 200
+
+
+def test_many_requests_for_a_row_that_somebody_keeps_locked(dsn: str, opened: Callable[..., Gateway]) -> None:
+    """Each gives its connection back soon, so those that wait for one get it in time."""
+    gateway = opened(connections=2)
+    with Client(gateway.url) as client, ThreadPoolExecutor(14) as crowd:
+        client.create("crowded", **{"resonate:external": "true"})
+        request = client.envelope("promise.settle", id="crowded", state="resolved")
+        with locked(dsn, "crowded"):
+            answers = [crowd.submit(client.post, request) for _ in range(12)]
+            others = [crowd.submit(client.ask, "promise.get", id="crowded") for _ in range(2)]
+            assert [one.result()[0] for one in others] == [200, 200]
+            assert {one.result().status_code for one in answers} == {503}
+
+
+def test_readiness_needs_no_connection_for_requests(opened: Callable[..., Gateway]) -> None:
+    """A gateway whose requests cannot even wait is ready, because its database answers."""
+    gateway = opened(max_waiting=0)
+    with Client(gateway.url) as client:
+        assert client.post(GET).status_code == 503
+        assert client.http.get(gateway.url + "/ready").status_code == 200

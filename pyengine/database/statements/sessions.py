@@ -2,9 +2,10 @@
 
 Lives here: the settings that the engine relies on, once, and the statements that set them. May not: when they
 are set (database/sessions.py). Design: roles and databases are configured for other programs, and that must
-not change how the engine works. Sessions of workers do not wait long for a lock; those of clients may. Where
-functions and statements of users run, only the settings of transactions and timeouts are the engine's. Its
-SQL functions pin what their text depends on, so they also work in shared sessions.
+not change how the engine works. Sessions of workers do not wait long for a lock, and those of a gateway less,
+because other requests wait for them; those of clients may. Where functions and statements of users run, only
+the settings of transactions and timeouts are the engine's. Its SQL functions pin what their text depends on,
+so they also work in shared sessions.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ __all__ = [
     "BEGIN_READING",
     "CLEAN",
     "CLIENT_SETTINGS",
+    "GATEWAY_SETTINGS",
     "IS_ODD",
     "SETTINGS",
     "SETTINGS_WITHIN",
@@ -47,6 +49,8 @@ _TEXTS = {
 _READ = {"datestyle": "ISO, MDY", "intervalstyle": "postgres"}
 # the client gives a statement up after 60 s: then the server ends it too
 _PATIENCE = {"lock_timeout": "1s", "statement_timeout": "65s"}
+# a lock is often waited for twice: for its turn, and for its holder
+_LITTLE_PATIENCE = {"lock_timeout": "500ms", "statement_timeout": "65s"}
 # new in version 17
 _NEWER = frozenset({"transaction_timeout"})
 
@@ -67,9 +71,13 @@ WORKER_SETTINGS = Procedure(
 
 CLIENT_SETTINGS = Procedure(signature="() for the session", sql=_set(_TRANSACTIONS | _TEXTS | _READ))
 
+GATEWAY_SETTINGS = Procedure(
+    signature="() for the session", sql=_set(_TRANSACTIONS | _TEXTS | _READ | _LITTLE_PATIENCE)
+)
+
 USER_SETTINGS = Procedure(signature="() for the session", sql=_set(_TRANSACTIONS))
 
-SETTINGS = {"client": CLIENT_SETTINGS, "work": USER_SETTINGS}
+SETTINGS = {"client": CLIENT_SETTINGS, "gateway": GATEWAY_SETTINGS, "work": USER_SETTINGS}
 """By the purpose of a connection; all others are of workers."""
 
 CLEAN = Procedure(
