@@ -4,7 +4,8 @@ Lives here: `Backend`: the connections for requests, and how a failure of the da
 not: HTTP. Design: a connection is lent for one statement, never for a request or a stream. A request that the
 database has given up for a conflict with another is sent again; after a lost connection only one that may
 arrive twice is. A row that a user holds locked is not waited for again, because the others wait for the
-connection meanwhile. A database that is gone is a state: requests are refused until it is there again.
+connection meanwhile. A database that is gone or hangs is a state: requests are refused until it is there
+again.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ _RETRY_AFTER_S = 1
 _COPY = "the database is a copy, in which nothing runs before it is adopted: pyengine db adopt"
 _RETRY_AFTER_COPY_S = 10
 _WAIT_S = 8.0
+_ANSWER_S = 9.0
 _READY_S = 5.0
 # an acquire may be sent again by the process that has the task
 _REPEATABLE = (
@@ -179,7 +181,10 @@ class Backend:
         finally:
             self._waiting -= 1
         try:
-            return await self._until_taken(action, repeatable)
+            async with asyncio.timeout(_ANSWER_S):
+                return await self._until_taken(action, repeatable)
+        except TimeoutError:
+            raise _unavailable("the database does not answer") from None
         except EngineError as error:
             raise _refused(error) from error
         finally:

@@ -3,6 +3,7 @@ streams; with it, it goes on."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 import time
@@ -14,8 +15,13 @@ import psycopg
 import pytest
 
 from pyengine.admin import migrate
+from pyengine.database.connection import Database
+from pyengine.database.statements.procedures import Procedure
 from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import SchemaMismatch
+from pyengine.gateway import backend
+from pyengine.gateway.backend import Backend
+from pyengine.gateway.envelope import Refused
 from tests.conftest import Connection
 from tests.gateway.http_client import WAIT_S, Client, Poll
 from tests.gateway.receivers import Receiver, Reply
@@ -78,6 +84,27 @@ def test_the_database_goes_and_comes(own_server: EmbeddedPostgres) -> None:
         with psycopg.connect(own_server.dsn, autocommit=True) as conn:
             until(lambda: unblocks(conn) == 0)
         assert len(receiver.got) == 1
+
+
+def test_a_database_that_hangs(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request whose statement has no answer in time is 503, with Retry-After; the next one gets a
+    connection. The server ends the statement a little earlier, if it can."""
+
+    async def ask() -> tuple[Refused, str]:
+        gateway = Backend(Database(dsn), connections=1, max_waiting=1)
+        await gateway.open()
+        try:
+            with pytest.raises(Refused) as refused:
+                await gateway.ask(Procedure(signature="", sql="select pg_sleep(60)::text"), repeatable=True)
+            timeout = Procedure(signature="", sql="select current_setting('statement_timeout')")
+            return refused.value, await gateway.ask(timeout)
+        finally:
+            await gateway.close()
+
+    monkeypatch.setattr(backend, "_ANSWER_S", 0.5)
+    refused, timeout = asyncio.run(ask())
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert timeout == "8s"
 
 
 def test_a_database_without_the_schema(empty_database: Callable[[], str]) -> None:

@@ -49,8 +49,8 @@ _TEXTS = {
 _READ = {"datestyle": "ISO, MDY", "intervalstyle": "postgres"}
 # the client gives a statement up after 60 s: then the server ends it too
 _PATIENCE = {"lock_timeout": "1s", "statement_timeout": "65s"}
-# a lock is often waited for twice: for its turn, and for its holder
-_LITTLE_PATIENCE = {"lock_timeout": "500ms", "statement_timeout": "65s"}
+# a lock is often waited for twice: for its turn, and for its holder; a gateway gives a statement up after 9 s
+_LITTLE_PATIENCE = {"lock_timeout": "500ms", "statement_timeout": "8s"}
 # new in version 17
 _NEWER = frozenset({"transaction_timeout"})
 
