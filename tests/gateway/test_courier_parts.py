@@ -17,9 +17,12 @@ from cryptography.x509.oid import NameOID
 
 from pyengine.gateway.courier.answers import Answer
 from pyengine.gateway.courier.circuits import Circuit, Circuits
+from pyengine.gateway.courier.courier import Courier, PushLimits
 from pyengine.gateway.courier.hosts import Forbidden, Hosts, is_public
 from pyengine.gateway.courier.http_client import HttpClient
-from pyengine.gateway.courier.pushes import shown
+from pyengine.gateway.courier.outbox import Outbox
+from pyengine.gateway.courier.pushes import Push, shown
+from pyengine.gateway.metrics import Metrics
 from tests.gateway.receivers import Receiver, Reply
 
 PRIVATE = """
@@ -238,6 +241,59 @@ def test_circuits_are_forgotten() -> None:
     circuits.forget(2000.0)
     assert circuits.open_count() == 0
     assert circuits.of("busy").in_flight == 1
+
+
+class Due(Outbox):
+    """An outbox with something due for these addresses, which keeps what is claimed."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._addresses = addresses
+        self.rooms: asyncio.Queue[dict[str, int]] = asyncio.Queue()
+
+    async def due(self) -> list[str]:
+        """Give the addresses."""
+        return list(self._addresses)
+
+    async def claim(self, rooms: dict[str, int]) -> list[Push]:
+        """Give nothing."""
+        self.rooms.put_nowait(rooms)
+        return []
+
+    async def flush(self) -> None:
+        """Do nothing."""
+
+    async def renew(self) -> None:
+        """Do nothing."""
+
+
+def rooms(limits: PushLimits, *addresses: str) -> dict[str, int]:
+    """How much a courier claims for each of these addresses."""
+
+    async def first() -> dict[str, int]:
+        outbox = Due(list(addresses))
+        client = HttpClient(Hosts(()), token=None, connect_s=1, request_s=1)
+        running = asyncio.create_task(Courier(outbox, client, Metrics(), limits).run())
+        found = await outbox.rooms.get()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return found
+
+    return asyncio.run(first())
+
+
+def test_every_address_gets_a_request_before_one_gets_several() -> None:
+    """One with many messages costs the others nothing."""
+    found = rooms(PushLimits(per_address=16, in_all=32), *(f"https://h{n}.example/" for n in range(30)))
+    assert (len(found), sum(found.values())) == (30, 32)
+
+
+def test_a_host_gets_a_quarter_of_all_requests() -> None:
+    """However many addresses it has; another port, or another scheme, is another host."""
+    many = [f"https://h.example/{n}" for n in range(300)]
+    others = ["https://h.example:81/", "http://h.example/", "https://o.example/"]
+    found = rooms(PushLimits(per_address=16, in_all=256), *many, *others)
+    assert [found[one] for one in others] == [16, 16, 16]
+    assert sum(found.values()) == 64 + 48
 
 
 def test_the_log_shows_no_secret() -> None:

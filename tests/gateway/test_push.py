@@ -362,8 +362,9 @@ def test_requests_have_bounds_and_no_session(conn: Connection, pushing: Opened, 
     receiver = stack.enter_context(Receiver(slow))
     client = stack.enter_context(Client(pushing(courier=False).url))
     for n in range(8):
-        report(client, f"r-{n}", receiver.url + "/a", receiver.url + "/b")
-    pushing(push_per_address=5, push_in_all=8)
+        # of two hosts, because one has no more than one address here
+        report(client, f"r-{n}", receiver.url + "/a", receiver.url.replace(HOST, "localhost") + "/b")
+    pushing(push_per_address=5, push_in_all=8, push_private=(HOST, "localhost"))
     until(lambda: len(receiver.got) >= 8)
     row = conn.execute(
         "select count(*) from pg_stat_activity "

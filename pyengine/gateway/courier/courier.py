@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 from pyengine.errors import EngineError
@@ -50,6 +51,11 @@ class PushLimits:
     per_address: int = 16
     in_all: int = 256
 
+    @property
+    def per_host(self) -> int:
+        """To all addresses of one host, which may hang with all of them."""
+        return max(self.per_address, self.in_all // 4)
+
 
 class Courier:
     """Pushes messages to http addresses.
@@ -67,7 +73,7 @@ class Courier:
         self._metrics = metrics
         self._limits = limits
         self._circuits = Circuits()
-        self._requests: set[asyncio.Task[None]] = set()
+        self._requests: dict[asyncio.Task[None], Push] = {}
         self._loop = asyncio.get_running_loop()
         self._not_before_s = 0.0
         self._stopping = False
@@ -115,21 +121,26 @@ class Courier:
         for push in pushes:
             self._circuits.of(push.address).begun(now_s)
             request = asyncio.create_task(self._send(push))
-            self._requests.add(request)
-            request.add_done_callback(self._requests.discard)
+            self._requests[request] = push
+            request.add_done_callback(self._requests.pop)
         self._not_before_s = 0.0 if pushes else now_s + _GAP_S
         return bool(pushes)
 
     def _rooms(self, addresses: list[str], now_s: float) -> dict[str, int]:
-        """Return how many messages each address may get now."""
+        """Return how many messages each address may get now: first one each, then the rest."""
         left = self._limits.in_all - len(self._requests)
+        at_hosts = Counter(shown(push.address) for push in self._requests.values())
         random.shuffle(addresses)
-        rooms: dict[str, int] = {}
-        for address in addresses:
-            room = min(left, self._circuits.of(address).room(now_s, self._limits.per_address))
-            if room > 0:
-                rooms[address] = room
-                left -= room
+        rooms: Counter[str] = Counter()
+        for most in (1, self._limits.per_address):
+            for address in addresses:
+                host = shown(address)
+                own = min(most, self._circuits.of(address).room(now_s, self._limits.per_address))
+                more = min(left, self._limits.per_host - at_hosts[host], own - rooms[address])
+                if more > 0:
+                    rooms[address] += more
+                    at_hosts[host] += more
+                    left -= more
         return rooms
 
     async def _send(self, push: Push) -> None:
