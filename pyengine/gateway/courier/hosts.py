@@ -20,8 +20,14 @@ __all__ = ["Forbidden", "Hosts", "is_public"]
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 _V4_COMPATIBLE = ipaddress.ip_network("::/96")
+# not public either, although the standard library of some or all versions says so: translation within a
+# site, documentation, relays of 6to4, and the machine of a cloud that answers its guests
+_NOT_PUBLIC = tuple(
+    map(ipaddress.ip_network, ("64:ff9b:1::/48", "3fff::/20", "192.88.99.0/24", "168.63.129.16/32"))
+)
+# the middle of an address that a tunnel takes to an address of the older protocol (ISATAP)
+_TUNNEL = 0x5EFE
 
 
 class Forbidden(Exception):
@@ -76,9 +82,11 @@ def is_public(address: str) -> bool:
     inner = _inner(found)
     if inner is not None:
         return is_public(str(inner))
-    special = found.is_multicast or found.is_reserved or found.is_unspecified or found in _LOCAL_NAT64
-    site_local = isinstance(found, ipaddress.IPv6Address) and found.is_site_local
-    return found.is_global and not special and not site_local
+    special = found.is_multicast or found.is_reserved or found.is_unspecified
+    special = special or any(found in network for network in _NOT_PUBLIC)
+    if isinstance(found, ipaddress.IPv6Address):
+        special = special or found.is_site_local or (int(found) >> 32) & 0xFDFFFFFF == _TUNNEL
+    return found.is_global and not special
 
 
 def _inner(address: Address) -> ipaddress.IPv4Address | None:
