@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from contextvars import Context
 from types import CodeType, TracebackType
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 
 from pyengine.loop.event_loop import DeterministicFuture, DeterministicLoop
 from pyengine.values.codec import TypeCodec
@@ -27,8 +28,16 @@ __all__ = [
     "ReceiveCall",
     "TimedReceive",
     "UnreadCall",
+    "WaitForSeveral",
     "next_order",
 ]
+
+_SPELLINGS: Final = {
+    "step": "{}(...)",
+    "child run": "{}(...)",
+    "timer": "ctx.{}(...)",
+    "receive": "ctx.receive(...)",
+}
 
 CallKind: TypeAlias = Literal[
     "step", "child run", "detached run", "promise", "remote call", "timer", "receive"
@@ -51,7 +60,35 @@ class CallCollector(Protocol):
     def waiting(self) -> bool: ...
 
 
-class Waitable(DeterministicFuture):
+class _Awaited(DeterministicFuture):
+    """A future that code awaits: it has no truth value before.
+
+    Attributes:
+        made_at: where the code made it, as code object and instruction; of new steps, child runs, timers,
+            receives and waits for several. None as soon as it is known that code has waited for it.
+    """
+
+    __slots__ = ("made_at",)
+    made_at: tuple[CodeType, int] | None
+
+    def set_place(self, depth: int) -> None:
+        """Keep the place of the code that made it, so many frames up."""
+        frame = sys._getframe(depth)
+        self.made_at = (frame.f_code, frame.f_lasti)
+
+    @property
+    def mistake(self) -> str:
+        """The sentence for code that used it without awaiting it."""
+        return "a call was made and not awaited: write await before it"
+
+    def __bool__(self) -> bool:
+        # else `if ctx.receive(approve):` would go on without the signal
+        if not self.done():
+            raise TypeError(self.mistake)
+        return True
+
+
+class Waitable(_Awaited):
     """A future that is a coroutine as well."""
 
     __slots__ = ("_steps",)
@@ -103,8 +140,6 @@ class Call(Waitable):
         adopted_id: id of the promise, if the run adopted it.
         collector: the join set that it was submitted to, if any.
         done_at: its position among the completions of the run, once it is complete.
-        made_at: where the code made it, as code object and instruction; of new steps and child runs. None as
-            soon as it is known that code has waited for it.
     """
 
     __slots__ = (
@@ -114,7 +149,6 @@ class Call(Waitable):
         "collector",
         "done_at",
         "kind",
-        "made_at",
         "name",
         "on_cancel",
     )
@@ -126,12 +160,17 @@ class Call(Waitable):
     adopted_id: str
     collector: CallCollector
     done_at: int
-    made_at: tuple[CodeType, int] | None
 
-    def set_place(self, depth: int) -> None:
-        """Keep the place of the code that made the call, so many frames up."""
-        frame = sys._getframe(depth)
-        self.made_at = (frame.f_code, frame.f_lasti)
+    @property
+    def spelling(self) -> str:
+        """The call as code spells it; empty for a promise, which code may keep for later."""
+        return _SPELLINGS.get(self.kind, "").format(self.name)
+
+    @property
+    def mistake(self) -> str:
+        """The sentence for code that used the call without awaiting it."""
+        instead = f"write `await {self.spelling}`" if self.spelling else "write await before it"
+        return f"{self.kind} {self.name}".rstrip() + f" was called and not awaited: {instead}"
 
     def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
         """Remove a callback: code that gives up waiting, such as `ctx.first`, has waited."""
@@ -167,7 +206,7 @@ class Call(Waitable):
     def __str__(self) -> str:
         if self.kind == "step" and not self.done():
             # else the text of a call would be recorded in place of its result
-            raise TypeError(f"step {self.name} was called and not awaited: write `await {self.name}(...)`")
+            raise TypeError(self.mistake)
         return repr(self)
 
 
@@ -223,7 +262,14 @@ class ReceiveCall(_Consumable, Call):
 
     def consume(self) -> None:
         """Mark the signal consumed; a pending or cancelled receive has none."""
+        self.made_at = None
         self.consumed = self.done() and not self.cancelled()
+
+    def __bool__(self) -> bool:
+        # a signal that came early does not make a forgotten await right
+        if not (self.consumed or self.cancelled()):
+            raise TypeError(self.mistake)
+        return True
 
 
 class TimedReceive(_Consumable):
@@ -240,8 +286,24 @@ class TimedReceive(_Consumable):
         super().__init__(loop=loop)
         self.order = next_order(loop)
         self._call, self._timer = call, timer
+        call.collector = timer.collector = self
         call.add_done_callback(self._call_done)
         timer.add_done_callback(self._timer_done)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some code waits for it."""
+        return bool(self._callbacks)
+
+    @property
+    def mistake(self) -> str:
+        """The sentence for code that used it without awaiting it."""
+        return self._call.mistake
+
+    def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
+        """Remove a callback: code that gives up waiting has waited."""
+        self._call.made_at = None
+        return super().remove_done_callback(fn)
 
     def _call_done(self, call: asyncio.Future[Any]) -> None:
         self._leave()
@@ -281,10 +343,34 @@ class TimedReceive(_Consumable):
         return super().cancel(msg)
 
 
-class Gathering(DeterministicFuture):
+class WaitForSeveral(_Awaited):
+    """A wait for several calls."""
+
+    __slots__ = ()
+    kind = "wait"
+    name = ""
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        """Add a callback: code waits for it."""
+        self.made_at = None
+        super().add_done_callback(fn, context=context)
+
+    @property
+    def spelling(self) -> str:
+        """The call as code spells it."""
+        return f"ctx.{self.name}(...)"
+
+    @property
+    def mistake(self) -> str:
+        """The sentence for code that used it without awaiting it."""
+        return f"ctx.{self.name} was called and not awaited: write `await {self.spelling}`"
+
+
+class Gathering(WaitForSeveral):
     """Done when every member is done; the database wakes the run once for all of them."""
 
     __slots__ = ("_cancelling", "_left", "_return_exceptions", "members")
+    name = "gather"
 
     def __init__(
         self, loop: DeterministicLoop, awaitables: Iterable[Awaitable[Any]], *, return_exceptions: bool
@@ -323,10 +409,11 @@ class Gathering(DeterministicFuture):
         return self._cancelling
 
 
-class First(DeterministicFuture):
+class First(WaitForSeveral):
     """Done with (index, value) when one member is done; the others go on."""
 
     __slots__ = ("_members",)
+    name = "first"
 
     def __init__(self, loop: DeterministicLoop, awaitables: Iterable[Awaitable[Any]]) -> None:
         super().__init__(loop=loop)

@@ -324,11 +324,11 @@ class CallMatcher:
 
     def sleep(self, duration_ms: int) -> Call:
         """Return the call of a timer."""
-        return self._timer(lambda: duration_ms)
+        return self.sequence.placed(self._timer("sleep", lambda: duration_ms))
 
     def sleep_until(self, epoch_ms: int) -> Call:
         """Return the call of a timer that fires at an instant; the clock is read only if it is new."""
-        return self._timer(lambda: max(0, epoch_ms - self._now_ms()))
+        return self.sequence.placed(self._timer("sleep_until", lambda: max(0, epoch_ms - self._now_ms())))
 
     def receive(self, name: str, codec: TypeCodec, timeout_ms: int | None) -> Call | TimedReceive:
         """Return the call of a receive."""
@@ -337,7 +337,7 @@ class CallMatcher:
             read_into(call, row)
         if timeout_ms is None or call.done() or not isinstance(call, ReceiveCall):
             return call
-        return TimedReceive(self.loop, call, self.sleep(timeout_ms))
+        return TimedReceive(self.loop, call, self._timer("sleep", lambda: timeout_ms))
 
     def join_set(self) -> JoinSet[Any]:
         """Return a new join set."""
@@ -428,11 +428,11 @@ class CallMatcher:
         """Return the wait for all of these."""
         gathering = Gathering(self.loop, awaitables, return_exceptions=return_exceptions)
         self.sequence.add_all_wait(gathering)
-        return gathering
+        return self.sequence.add_wait(gathering)
 
     def first(self, awaitables: tuple[Awaitable[Any], ...]) -> First:
         """Return the wait for any of these."""
-        return First(self.loop, awaitables)
+        return self.sequence.add_wait(First(self.loop, awaitables))
 
     def as_completed(self, awaitables: tuple[Awaitable[Any], ...]) -> CompletionIterator:
         """Return an iterator over these, in the order in which they complete."""
@@ -480,12 +480,12 @@ class CallMatcher:
             retry=policy_text(step.step.retry),
         )
 
-    def _timer(self, duration_ms: Callable[[], int]) -> Call:
+    def _timer(self, name: str, duration_ms: Callable[[], int]) -> Call:
         sequence = self.sequence
         match = "disagrees" if sequence.dead else self._match_timer(duration_ms)
         if match == "disagrees":
-            return sequence.dead_call("timer", "")
-        return sequence.take_call("timer", "", NOTHING, discarded=match == "discarded")
+            return sequence.dead_call("timer", name)
+        return sequence.take_call("timer", name, NOTHING, discarded=match == "discarded")
 
     def _match_timer(self, duration_ms: Callable[[], int]) -> Match:
         """Match a timer with the next number; the duration, in milliseconds, is asked for if it is new."""

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import Evicted, InvalidRequest
-from pyengine.loop.awaitables import AllWait, Call, CallKind
+from pyengine.loop.awaitables import AllWait, Call, CallKind, WaitForSeveral
 from pyengine.loop.event_loop import DeterministicLoop
 from pyengine.loop.shield import current_shield
 from pyengine.protocol.commands import Command, Submit, Take, WaitKind
@@ -29,6 +29,7 @@ from pyengine.values.codec import TypeCodec, type_codec
 __all__ = ["NOTHING", "CallSequence", "Match", "describe_end", "ignore_cancel"]
 
 C = TypeVar("C", bound=Call)
+W = TypeVar("W", bound=WaitForSeveral)
 
 Match: TypeAlias = Literal["agrees", "discarded", "disagrees"]
 """How a command compares with the journal: recorded or new, without effect, or a reason to halt."""
@@ -72,6 +73,7 @@ class CallSequence:
         self.commands: list[Command] = []
         self.calls: dict[int, Call] = {}
         self.all_waits: list[AllWait] = []
+        self._waits: list[WaitForSeveral] = []
         self.in_transaction: str | None = None
         self.capture_inside: Callable[[str, Callable[[], str] | None], str | None] | None = None
         self._operations = 0
@@ -221,6 +223,23 @@ class CallSequence:
         """Register a wait for all of several calls."""
         self.all_waits = [one for one in self.all_waits if not one.done()]
         self.all_waits.append(wait)
+
+    def placed(self, call: Call) -> Call:
+        """Return a call that `ctx` asked the runtime for; it keeps its place in the code if it is new."""
+        if call.child not in self.history.allocated:
+            call.set_place(4)
+        return call
+
+    def add_wait(self, wait: W) -> W:
+        """Return a wait for several calls; it is kept, to see whether the code awaits it."""
+        wait.set_place(4)
+        self._waits = [*self.unawaited_waits, wait]
+        return wait
+
+    @property
+    def unawaited_waits(self) -> list[WaitForSeveral]:
+        """The pending waits for several calls that the code has not awaited."""
+        return [one for one in self._waits if one.made_at is not None and not one.done()]
 
     def wait_kind(self, waiting: set[int]) -> WaitKind:
         """Return which completions of these children end a wait.

@@ -23,7 +23,7 @@ from pyengine.definitions.current_run import RunInfo, scope
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.retry import Randomness
 from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
-from pyengine.loop.awaitables import Call
+from pyengine.loop.awaitables import Call, WaitForSeveral
 from pyengine.loop.event_loop import DeterministicTask, TimerToken
 from pyengine.loop.restrictions import nested_loop_hint
 from pyengine.protocol.commands import (
@@ -231,7 +231,8 @@ class Replay:
         if main.done():
             end = self._result(main)
             if isinstance(end, Complete) and (self._unread or self._sequence.calls):
-                warn_of_unawaited(self.run, self._sequence.calls, self._unread, ended=True)
+                others: list[Call | WaitForSeveral] = [*self._unread, *self._sequence.unawaited_waits]
+                warn_of_unawaited(self.run, self._sequence.calls, others, ended=True)
             return end
         return self._stuck_in_transaction() if waits else self._suspend()
 

@@ -68,6 +68,8 @@ class SignalInboxes:
         if row is None and not self._is_registered(child) and not sequence.cancellation.requested:
             sequence.commands.append(Receive(child=child, name=name))
         call = self._new_call(name, codec, child)
+        if row is None:
+            call.set_place(4)
         sequence.calls[child] = call
         sequence.next_child = child + 1
         self._inboxes[name] = _Inbox(call)

@@ -1,4 +1,4 @@
-"""Calls of steps and child runs that no code awaits.
+"""Calls and waits that no code awaits.
 
 Lives here: which calls of a run nothing has waited for, the warning about them, and the hint for code that
 used a call in place of its result. May not: calls that were begun on purpose without a wait, by `ctx.start`,
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Final
 
 from pyengine.definitions.current_run import RunInfo
-from pyengine.loop.awaitables import Call, UnreadCall
+from pyengine.loop.awaitables import Call, ReceiveCall, UnreadCall, WaitForSeveral
 from pyengine.values.exceptions import only_error
 from pyengine.values.tracebacks import is_ours
 
@@ -34,17 +34,21 @@ _reported: Final[set[tuple[CodeType, int]]] = set()
 def put_unread(unread: list[Call], call: Call) -> None:
     """Keep a call that is complete and that no code waited for, to see whether code reads it later."""
     if getattr(call, "made_at", None) is not None:
-        call.__class__ = UnreadCall
+        if not isinstance(call, ReceiveCall):  # a receive notices it by itself
+            call.__class__ = UnreadCall
         unread.append(call)
 
 
-def warn_of_unawaited(run: RunInfo, pending: dict[int, Call], unread: list[Call], *, ended: bool) -> None:
+def warn_of_unawaited(
+    run: RunInfo, pending: dict[int, Call], unread: Sequence[Call | WaitForSeveral], *, ended: bool
+) -> None:
     """Warn of each call that no code has waited for, nor can any more.
 
     Args:
         run: the run.
         pending: its calls that are not complete.
-        unread: its calls that were complete before any code waited for them.
+        unread: its calls that were complete before any code waited for them; at its end also the waits for
+            several calls that no code has awaited.
         ended: its code has returned; else it is suspended.
     """
     for call in (*_pending(pending, ended=ended), *_unread(unread, ended=ended)):
@@ -54,12 +58,15 @@ def warn_of_unawaited(run: RunInfo, pending: dict[int, Call], unread: list[Call]
         if len(_reported) >= _PLACES_MAX:
             _reported.clear()
         _reported.add(made_at)
-        name, instead = call.name, f"`await {call.name}(...)`"
+        name, instead = call.name, f"`await {call.spelling}`"
         if call.kind == "child run":
             instead += f", or `ctx.start({name}, ...)` if nothing waits for it"
+        means = "the run did not wait for it"
+        if call.kind in ("step", "child run"):
+            means = "its result and its errors are lost"
         logger.warning(
-            f"run {run.id}: {call.kind} {name} was called{_place(made_at)} and never awaited, so its result "
-            f"and its errors are lost; write {instead}",
+            f"run {run.id}: {call.kind} {name} was called{_place(made_at)} and never awaited, so {means}; "
+            f"write {instead}",
             extra={
                 "event": "workflow_unawaited_call",
                 "run": run.id,
@@ -72,13 +79,14 @@ def warn_of_unawaited(run: RunInfo, pending: dict[int, Call], unread: list[Call]
 
 def _pending(pending: dict[int, Call], *, ended: bool) -> Iterator[Call]:
     for child in list(pending):
-        if ended or sys.getrefcount(pending[child]) <= _REFERENCES_OF_OURS:
+        ours = _REFERENCES_OF_OURS + isinstance(pending[child], ReceiveCall)  # its inbox refers to it too
+        if ended or sys.getrefcount(pending[child]) <= ours:
             call = pending[child]
-            if getattr(call, "made_at", None) is not None and not (call.done() or call._callbacks):
+            if getattr(call, "made_at", None) is not None and not (call.done() or call.awaited):
                 yield call
 
 
-def _unread(unread: list[Call], *, ended: bool) -> Iterator[Call]:
+def _unread(unread: Sequence[Call | WaitForSeveral], *, ended: bool) -> Iterator[Call | WaitForSeveral]:
     for number in range(len(unread)):
         if ended or sys.getrefcount(unread[number]) <= _REFERENCES_OF_OURS:
             yield unread[number]
@@ -96,7 +104,7 @@ def _place(made_at: tuple[CodeType, int]) -> str:
 def misused_call_hint(error: BaseException) -> str | None:
     """Return the alternative, for an error of code that used a call in place of its result; else None."""
     error = only_error(error) or error
-    if not (isinstance(error, TypeError | AttributeError) and "'Call'" in str(error)):
+    if not (isinstance(error, TypeError | AttributeError) and "Call'" in str(error)):
         return None
     call = getattr(error, "obj", None)
     name = f"{call.kind} {call.name}" if isinstance(call, Call) else "a step or child run"

@@ -9,6 +9,7 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -130,6 +131,81 @@ def test_row_08_calls_that_were_awaited(caplog: pytest.LogCaptureFixture) -> Non
     run.complete(8, "y")
     assert run.value == ["x", "y"]
     assert caplog.records == []
+
+
+def test_row_08_a_wait_that_is_never_awaited(caplog: pytest.LogCaptureFixture) -> None:
+    """Receives, sleeps and waits for several are told like steps, when the run ends or suspends."""
+    instant = datetime(2100, 1, 1, tzinfo=UTC)
+
+    async def forgets() -> str:
+        ctx.receive("a", str)
+        ctx.receive("b", str, timeout="7d")
+        ctx.sleep("1m")
+        ctx.sleep_until(instant)
+        ctx.gather(greet("a"), greet("b"))
+        ctx.first(greet("c"), greet("d"))
+        return "x"
+
+    async def suspends() -> str:
+        ctx.receive("a", str)  # dropped
+        return await ctx.promise(str)
+
+    async def awaits() -> list[Any]:
+        either = await ctx.first(ctx.receive("a", str, timeout=9), ctx.sleep(1), ctx.promise(str))
+        later = ctx.gather(greet("a"), greet("b"))
+        await greet("c")
+        return [*either, *await later]
+
+    assert MemoryRun(workflow(forgets)).value == "x"
+    MemoryRun(workflow(suspends))
+    calls = [
+        ("receive a", "ctx.receive(", '"a"'),
+        ("receive b", "ctx.receive(", '"b"'),
+        ("timer sleep", "ctx.sleep(", '"1m"'),
+        ("timer sleep_until", "ctx.sleep_until(", "instant"),
+        ("wait gather", "ctx.gather(", "greet"),
+        ("wait first", "ctx.first(", "greet"),
+    ]
+    said = {one.message for one in caplog.records}
+    assert said == {
+        f"run run-1: {name} was called at {__file__}, line {line_of(forgets, spelled + rest)}, and never "
+        f"awaited, so the run did not wait for it; write `await {spelled}...)`"
+        for name, spelled, rest in calls
+    } | {
+        f"run run-1: receive a was called at {__file__}, line {line_of(suspends, 'dropped')}, and never "
+        "awaited, so the run did not wait for it; write `await ctx.receive(...)`"
+    }
+    caplog.clear()
+    run = MemoryRun(workflow(awaits))
+    run.complete(3, "x")
+    for child in (4, 5, 6):
+        run.complete(child, "y")
+    assert run.value == [2, "x", "y", "y"]
+    assert caplog.records == []
+
+
+def test_row_09_a_call_as_a_condition() -> None:
+    """A call has no truth value before it is awaited, so `if ctx.receive(approve):` does not go on."""
+    codes: dict[str, Callable[[], Any]] = {
+        "step greet was called and not awaited: write `await greet(...)`": lambda: greet("a"),
+        "child run ship was called and not awaited: write `await ship(...)`": lambda: ship(1),
+        "receive a was called and not awaited: write `await ctx.receive(...)`": lambda: ctx.receive("a"),
+        "receive b was called and not awaited: write `await ctx.receive(...)`": lambda: ctx.receive(
+            "b", timeout=1
+        ),
+        "timer sleep was called and not awaited: write `await ctx.sleep(...)`": lambda: ctx.sleep(1),
+        "promise was called and not awaited: write await before it": lambda: ctx.promise(bool),
+        "ctx.gather was called and not awaited: write `await ctx.gather(...)`": lambda: ctx.gather(
+            greet("a")
+        ),
+        "ctx.first was called and not awaited: write `await ctx.first(...)`": lambda: ctx.first(greet("a")),
+    }
+    for says, make in codes.items():
+
+        async def decides(make: Callable[[], Any] = make) -> str:
+            return "approved" if make() else "declined"
+
+        assert str(MemoryRun(workflow(decides)).error) == says
 
 
 def test_row_09_a_call_in_place_of_its_result() -> None:

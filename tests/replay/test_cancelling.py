@@ -38,7 +38,7 @@ WAITS: list[Callable[[], Any]] = [
     lambda: ctx.first(greet("a"), ship(1)),
     lambda: asyncio.gather(greet("a"), ship(1)),
     lambda: asyncio.wait_for(ctx.promise(), 5),
-    lambda: asyncio.Event().wait() if ctx.start(ship, 1) else None,
+    lambda: (ctx.start(ship, 1), asyncio.Event().wait())[1],
     lambda: asyncio.shield(greet("a")),
 ]
 
