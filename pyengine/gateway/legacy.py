@@ -168,7 +168,7 @@ class Legacy:
         values = _promise(request, promise)
         id, root = values[0], _text(callback, "rootPromiseId")
         _allow(claims, "promise.create", id=id, tags=_targets(promise))
-        _allow(claims, "promise.register_callback", awaited=id, awaiter=root)
+        _allow(claims, "promise.register_callback", awaited=id, awaiter=root, address=_place(callback))
         row = await self._row(
             older.CREATE_WITH_CALLBACK,
             *values,
@@ -221,14 +221,14 @@ class Legacy:
 
     async def _callback(self, request: Request, body: Body, claims: Claims | None) -> Response:
         id, root = _awaited(request, body), _text(body, "rootPromiseId")
-        _allow(claims, "promise.register_callback", awaited=id, awaiter=root)
+        _allow(claims, "promise.register_callback", awaited=id, awaiter=root, address=_place(body))
         callback = _resume_id(body, id, root)
         row = await self._row(older.CALLBACK, callback, id, root, _timeout(body), _recv(body))
         return _reported(row, "promise", _joined(promise=row["promise"], callback=row["callback"]))
 
     async def _subscribe(self, request: Request, body: Body, claims: Claims | None) -> Response:
         id, name = _awaited(request, body), _text(body, "id")
-        _allow(claims, "promise.register_listener", awaited=id, awaiter=id, address=_place(body.get("recv")))
+        _allow(claims, "promise.register_listener", awaited=id, awaiter=id, address=_place(body))
         row = await self._row(older.SUBSCRIBE, f"__notify:{id}:{name}", id, _timeout(body), _recv(body))
         return _reported(row, "promise", _joined(promise=row["promise"], callback=row["callback"]))
 
@@ -381,10 +381,11 @@ def _recv(body: Body) -> str:
     return _json(body["recv"])
 
 
-def _place(recv: Any) -> Any:
-    """Return a receiver as an address, for the comparison with the groups of a token."""
+def _place(body: Body) -> Any:
+    """Return the receiver as an address, for the comparison with the groups of a token."""
+    recv = body.get("recv")
     if isinstance(recv, dict) and recv.get("type") == "poll" and isinstance(recv.get("data"), dict):
-        return f"poll://{recv['data'].get('group')}"
+        return f"poll://any@{recv['data'].get('group')}"
     return recv
 
 

@@ -104,8 +104,9 @@ def _addresses(kind: str, data: dict[str, Any]) -> Iterator[str]:
         for tags in (inner.get("tags"), inner.get("promiseTags")):
             if isinstance(tags, dict) and "resonate:target" in tags:
                 yield str(tags["resonate:target"])
-        if inner_kind == "promise.register_listener":
-            yield str(inner.get("address"))
+        # a callback of the older API has a receiver of its own
+        if inner_kind in _REGISTRATIONS and "address" in inner:
+            yield str(inner["address"])
 
 
 def _parts(kind: str, data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

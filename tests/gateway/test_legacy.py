@@ -305,6 +305,23 @@ def basic(password: str) -> str:
     return "Basic " + base64.b64encode(f"any:{password}".encode()).decode()
 
 
+def test_the_groups_of_a_token_hold_for_receivers(opened: Callable[..., Gateway], key: Path) -> None:
+    """Callbacks and subscriptions lead to its groups alone: to no other group, and to no http address."""
+    own = {"type": "poll", "data": {"group": "g", "id": "w"}}
+    others = ["h", "poll://any@h", "http://127.0.0.1:9/", {"type": "poll", "data": {"group": "g:h"}}]
+    others += [{"type": "http", "data": {"url": "https://example.org/", "headers": {"authorization": "x"}}}]
+    header = basic(token(prefix="a.", groups=["g"]))
+    with Legacy(opened(auth_key=key).url, authorization=header) as client:
+        client.create("a.1")
+        client.create("a.2", "g")
+        for recv, statuses in [*((one, {403}) for one in others), (own, {200, 201})]:
+            wait = {"id": "c", "rootPromiseId": "a.2", "promiseId": "a.1", "timeout": FAR, "recv": recv}
+            both = {"promise": {"id": "a.3", "timeout": FAR}, "callback": wait}
+            assert client.ask("POST", "/promises/callback", both)[0] in statuses, recv
+            for path in ("/promises/callback/a.1", "/callbacks", "/promises/subscribe/a.1", "/subscriptions"):
+                assert client.ask("POST", path, wait)[0] in statuses, (path, recv)
+
+
 def test_tokens(opened: Callable[..., Gateway], key: Path) -> None:
     """A token is the password of Basic authorization, or a bearer's; its prefix and groups hold here too."""
     gateway = opened(auth_key=key, legacy_port=0)
