@@ -14,7 +14,7 @@ from typing import Any
 from pyengine.gateway.addresses import group_of
 from pyengine.gateway.tokens import Claims
 
-__all__ = ["Forbidden", "check", "check_poll"]
+__all__ = ["Forbidden", "check", "check_poll", "withhold"]
 
 _BY_ID = frozenset(
     {
@@ -50,12 +50,25 @@ def check(claims: Claims, kind: str, data: dict[str, Any]) -> None:
         ids = _ids(kind, data)
         if ids is None:
             raise Forbidden(f"{kind} is not for tokens with a prefix")
-        if any(not one.startswith(claims.prefix) for one in ids):
+        if not all(_covers(claims, one) for one in ids):
             raise Forbidden("the request names an id without the prefix of the token")
     if claims.groups is not None:
         for address in _addresses(kind, data):
             if group_of(address) not in claims.groups:
                 raise Forbidden("the request names an address outside the groups of the token")
+
+
+def withhold(claims: Claims, data: Any) -> None:
+    """Take out of an answer what its request did not name and the token does not cover.
+
+    That is a part of its preload, which has the other promises of the task's branch.
+
+    Args:
+        claims: what the token says.
+        data: the data of the answer.
+    """
+    if isinstance(data, dict) and "preload" in data:
+        data["preload"] = [one for one in data["preload"] if _covers(claims, one["id"])]
 
 
 def check_poll(claims: Claims, group: str) -> None:
@@ -66,6 +79,10 @@ def check_poll(claims: Claims, group: str) -> None:
     """
     if not claims.is_admin and claims.groups is not None and group not in claims.groups:
         raise Forbidden("the token is not for this group")
+
+
+def _covers(claims: Claims, id: str) -> bool:
+    return claims.is_admin or (claims.prefix is not None and id.startswith(claims.prefix))
 
 
 def _ids(kind: str, data: dict[str, Any]) -> list[str] | None:

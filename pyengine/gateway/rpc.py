@@ -21,10 +21,10 @@ from pyengine.gateway.envelope import Request as Envelope
 from pyengine.gateway.housekeeping import Housekeeping
 from pyengine.gateway.members import Members
 from pyengine.gateway.metrics import Metrics
-from pyengine.gateway.permissions import Forbidden, check
+from pyengine.gateway.permissions import Forbidden, check, withhold
 from pyengine.gateway.poll import bearer
 from pyengine.gateway.request_body import BodyMemory, BodyShare, read_body
-from pyengine.gateway.tokens import TokenRefused, Verifier
+from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
 
 __all__ = ["Rpc"]
 
@@ -88,10 +88,12 @@ class Rpc:
     async def _ask(self, envelope: Envelope, header: str | None) -> dict[str, Any]:
         if not envelope.document:
             raise Refused(400, "the body is no request: a JSON object of kind, head and data")
-        self._check_token(envelope, header)
+        claims = self._check_token(envelope, header)
         if envelope.kind.startswith("debug.") and not self._config.debug:
             raise Refused(403, f"{envelope.kind} is switched off here: pyengine serve --debug")
         answer = await self._backend.rpc(envelope.document)
+        if claims is not None:
+            withhold(claims, answer["data"])
         if answer["head"]["status"] == 200:
             self._answered(envelope, answer)
         return answer
@@ -102,14 +104,17 @@ class Rpc:
         if self.housekeeping is not None:
             self.housekeeping.answered(envelope.kind, answer)
 
-    def _check_token(self, envelope: Envelope, header: str | None) -> None:
+    def _check_token(self, envelope: Envelope, header: str | None) -> Claims | None:
+        """Return what the token says, which allows the request; None if no token is needed."""
         if self._verifier is None:
-            return
+            return None
         if header is not None and envelope.token is not None and header != envelope.token:
             raise Refused(401, "head.auth and the header Authorization have different tokens")
         try:
-            check(self._verifier.verify(envelope.token or header), envelope.kind, envelope.data)
+            claims = self._verifier.verify(envelope.token or header)
+            check(claims, envelope.kind, envelope.data)
         except TokenRefused as refused:
             raise Refused(401, str(refused)) from None
         except Forbidden as forbidden:
             raise Refused(403, str(forbidden)) from None
+        return claims

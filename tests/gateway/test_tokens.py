@@ -358,6 +358,19 @@ def test_a_prefix_holds_over_http(guarded: Gateway) -> None:
         assert client.ask("debug.reset")[0] == 403
 
 
+def test_a_preload_keeps_to_the_prefix(guarded: Gateway) -> None:
+    """A task may be of a branch that has promises of others; they are not sent with it."""
+    tags = {"resonate:branch": "shop"}
+    with Client(guarded.url, token(role="admin")) as client:
+        client.create("shop", **tags)
+        client.create("shop.mine.1", **tags)
+    with Client(guarded.url, token(prefix="shop.mine")) as client:
+        tags["resonate:target"] = "poll://any@shop"
+        create = client.envelope("promise.create", id="shop.mine", timeoutAt=FAR, tags=tags)
+        status, data = client.ask("task.create", pid="p", ttl=60_000, action=create)
+        assert (status, [one["id"] for one in data["preload"]]) == (200, ["shop.mine.1"])
+
+
 def test_streams_need_tokens(guarded: Gateway) -> None:
     """A stream needs a valid token, and a group that the token has, if it lists groups."""
     with Client(guarded.url) as client:
