@@ -101,7 +101,14 @@ def restore_as_another_role(shop: Shop, target: Node) -> str:
     return shop.node.dsn("theirs", "other")
 
 
-@pytest.mark.parametrize("way", [dump_and_restore, dump_as_the_owner, restore_as_another_role])
+@pytest.mark.parametrize(
+    "way",
+    [
+        dump_and_restore,
+        pytest.param(dump_as_the_owner, marks=pytest.mark.full),
+        pytest.param(restore_as_another_role, marks=pytest.mark.full),
+    ],
+)
 def test_a_dump_brings_everything_back(shop: Shop, tmp_path: Path, way: Callable[[Shop, Node], str]) -> None:
     """Rows, sequences, partitions, triggers, comments, rights and the checksum of the logic."""
     same_rights = way is not restore_as_another_role
