@@ -7,6 +7,8 @@ import asyncio
 import datetime
 import socket
 import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from pyengine.gateway.courier.http_client import HttpClient
 from pyengine.gateway.courier.outbox import Outbox
 from pyengine.gateway.courier.pushes import Push, shown
 from pyengine.gateway.metrics import Metrics
+from tests.gateway.http_client import WAIT_S
 from tests.gateway.receivers import Receiver, Reply
 
 PRIVATE = """
@@ -86,6 +89,31 @@ def test_one_private_address_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Forbidden, match=r"10\.0\.0\.1"):
         asyncio.run(Hosts(()).addresses("both.example", 80))
     assert asyncio.run(Hosts(["both.example"]).addresses("both.example", 80)) == ["8.8.8.8", "10.0.0.1"]
+
+
+def test_an_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what it is."""
+    monkeypatch.delattr(socket, "getaddrinfo")
+    for address in ("8.8.8.8", "2606:4700::1111"):
+        assert asyncio.run(Hosts(()).addresses(address, 80)) == [address]
+
+
+def test_lookups_take_no_thread_of_the_loop() -> None:
+    """Slow ones would keep the gateway from its database."""
+
+    async def resolve() -> list[str]:
+        ended = threading.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, ended.wait)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                return await Hosts(["localhost"]).addresses("localhost", 80)
+        finally:
+            ended.set()
+            await busy
+
+    assert "127.0.0.1" in asyncio.run(resolve())
 
 
 class Checked(Hosts):

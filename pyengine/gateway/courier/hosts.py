@@ -4,15 +4,18 @@ Lives here: `Hosts`: which network addresses of a name may be connected to. May 
 client chooses the addresses of its tasks, so without this check it could send requests into the network of
 the gateway. A name is resolved once for a connection, all its addresses are checked, and the connection is
 made to a checked one: a name that resolves to another address a moment later changes nothing. Hosts that the
-operator has named are not checked.
+operator has named are not checked. Names may take long to resolve, so that has threads of its own: those of
+the event loop resolve the name of the database.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import socket
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 __all__ = ["Forbidden", "Hosts", "is_public"]
@@ -28,6 +31,7 @@ _NOT_PUBLIC = tuple(
 )
 # the middle of an address that a tunnel takes to an address of the older protocol (ISATAP)
 _TUNNEL = 0x5EFE
+_LOOKUPS = 64
 
 
 class Forbidden(Exception):
@@ -44,6 +48,7 @@ class Hosts:
 
     def __init__(self, private: Iterable[str]) -> None:
         self._private = frozenset(name.lower() for name in private)
+        self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="lookup")
 
     def is_named(self, host: str, port: int) -> bool:
         """Return whether the operator has named this host."""
@@ -63,17 +68,28 @@ class Hosts:
             Forbidden: one of them is not public, and the operator has not named the host.
             OSError: it has none.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except UnicodeError as error:
-            raise OSError(f"{host!r} is no name of a host") from error
-        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        addresses = [host] if _is_address(host) else await self._resolved(host, port)
         if not self.is_named(host, port):
             for address in addresses:
                 if not is_public(address):
                     raise Forbidden(f"{host} has the address {address}, which is not public")
         return addresses
+
+    async def _resolved(self, host: str, port: int) -> list[str]:
+        look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._lookups, look_up)
+        except UnicodeError as error:
+            raise OSError(f"{host!r} is no name of a host") from error
+        return list(dict.fromkeys(str(one[4][0]) for one in found))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_public(address: str) -> bool:
