@@ -198,6 +198,10 @@ class Members:
             if not group:
                 del self._groups[stream.member.group]
 
+    def is_open(self, stream: Stream) -> bool:
+        """Return whether a stream may still send what is on its way."""
+        return stream in self._open
+
     def find(self, member: Member) -> Stream | None:
         """Return the stream of a member."""
         return self._streams.get(member)

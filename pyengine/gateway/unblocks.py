@@ -2,7 +2,8 @@
 
 Lives here: `Unblocks`: what is claimed for whom, and what is acknowledged. May not: who listens to what
 (SQL). Design: a claimed message comes again until it is acknowledged, which it is once the operating system
-has its bytes. So it is delivered at least once, whatever becomes of this gateway.
+has its bytes. So it is delivered at least once, whatever becomes of this gateway. One that waits on a stream
+whose client reads slowly is not put on a stream again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import functools
 import logging
 import random
+from typing import TypeAlias
 
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.gateway import ACKNOWLEDGE
@@ -26,6 +28,9 @@ logger = logging.getLogger("pyengine.gateway")
 _LONGEST_S = 1.0
 _LIMIT = 500
 _CLAIM_MS = 5_000
+
+# promise and address
+Key: TypeAlias = tuple[str, str]
 
 
 class Unblocks:
@@ -43,7 +48,8 @@ class Unblocks:
         self._link = link
         self._members = members
         self._metrics = metrics
-        self._sent: list[tuple[str, str]] = []
+        self._waiting: dict[Key, Stream] = {}
+        self._sent: set[Key] = set()
         self.poller = Poller(self._poll, "unblocks", _LONGEST_S)
 
     async def _poll(self) -> bool | None:
@@ -58,35 +64,38 @@ class Unblocks:
         for one in streams:
             addresses |= {one.member.address, f"poll://any@{one.member.group}/{one.member.pid}"}
         rows = await self._link.rows(self._dialect.unblocks, sorted(addresses), _LIMIT, _CLAIM_MS)
+        # what waited on a stream that has been closed is lost
+        self._waiting = {key: one for key, one in self._waiting.items() if self._members.is_open(one)}
         for row in rows:
-            self._send(row["promise_id"], row["address"], row["promise"], settled=row["settled"])
+            key = row["promise_id"], row["address"]
+            if key not in self._waiting and key not in self._sent:
+                self._send(key, row["promise"], settled=row["settled"])
         return bool(rows)
 
-    def _send(self, promise_id: str, address: str, promise: str, *, settled: bool) -> None:
+    def _send(self, key: Key, promise: str, *, settled: bool) -> None:
+        promise_id, address = key
         stream = self._receiver(address)
         if not settled:
             # clients end their process on such a message
             logger.error("promise %s has an unblock message and is pending", promise_id)
         elif stream is not None:
-            done = functools.partial(self._was_sent, promise_id, address)
-            stream.send(Message(self._dialect.unblock(promise), done))
+            self._waiting[key] = stream
+            stream.send(Message(self._dialect.unblock(promise), functools.partial(self._was_sent, key)))
             self._metrics.messages.labels("unblock").inc()
 
     def _receiver(self, address: str) -> Stream | None:
         group, _, pid = address.partition("://")[2].partition("@")[2].partition("/")
-        if pid:
-            return self._members.find(Member(group, pid))
-        streams = self._members.of_group(group)
+        found = [self._members.find(Member(group, pid))] if pid else self._members.of_group(group)
+        now_s = asyncio.get_running_loop().time()
+        streams = [one for one in found if one is not None and one.takes_messages(now_s)]
         return random.choice(streams) if streams else None
 
-    def _was_sent(self, promise_id: str, address: str) -> None:
-        self._sent.append((promise_id, address))
+    def _was_sent(self, key: Key) -> None:
+        self._waiting.pop(key, None)
+        self._sent.add(key)
         self.poller.wake()
 
     async def _acknowledge(self) -> None:
-        sent, self._sent = self._sent, []
-        try:
-            await self._link.rows(ACKNOWLEDGE, [id for id, _ in sent], [address for _, address in sent])
-        except BaseException:
-            self._sent = sent + self._sent
-            raise
+        sent = list(self._sent)
+        await self._link.rows(ACKNOWLEDGE, [id for id, _ in sent], [address for _, address in sent])
+        self._sent.difference_update(sent)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from math import inf
+from typing import Any, cast
 
 import psycopg
 import pytest
 
+from pyengine.database.statements.gateway import ACKNOWLEDGE
+from pyengine.gateway.dialects import current
 from pyengine.gateway.frames import execute_frame, unblock_frame
-from pyengine.gateway.members import Member, Members
+from pyengine.gateway.members import Member, Members, Message
+from pyengine.gateway.metrics import Metrics
+from pyengine.gateway.unblocks import Unblocks
 from tests.conftest import Connection
 from tests.gateway.http_client import Client, Poll
 from tests.support.gateway import Gateway
@@ -322,3 +328,66 @@ def test_nothing_is_told_from_offers_that_were_not_asked_for() -> None:
     assert stream.asks_for_tasks(100.0)
     stream.stalled(100.0)
     assert stream.asks_for_tasks(101.0)
+
+
+class Reports:
+    """A database in which these reports for any member of a group are due until they are acknowledged."""
+
+    def __init__(self, *ids: str) -> None:
+        self.left = set(ids)
+        self.claims = 0
+
+    async def rows(self, procedure: object, *values: Any) -> list[dict[str, Any]]:
+        """Give all of them at each claim."""
+        if procedure is ACKNOWLEDGE:
+            self.left.difference_update(values[0])
+            return []
+        self.claims += 1
+        return [
+            {"promise_id": id, "address": ANY.format("g"), "promise": json.dumps({"id": id}), "settled": True}
+            for id in sorted(self.left)
+        ]
+
+
+async def deliver(reports: Reports, members: Members, until: Callable[[], object]) -> None:
+    """Claim and send reports until something is true."""
+    unblocks = Unblocks(cast(Any, reports), members, Metrics(), dialect=current(None))
+    running = asyncio.create_task(unblocks.poller.run())
+    async with asyncio.timeout(60):
+        while not until():
+            unblocks.poller.wake()
+            await asyncio.sleep(0.001)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def test_a_report_waits_on_one_stream_only() -> None:
+    """However often its claim ends before a slow client has read it; again once that stream is closed."""
+    reports, members = Reports("p"), Members(10)
+    slow = members.join(Member("g", "a"), inf, inf)
+    found: list[list[Message]] = []
+
+    def read() -> bool:
+        if reports.claims == 5:
+            found.append(slow.take())
+            members.leave(slow)
+            members.join(Member("g", "b"), inf, inf)
+            reports.claims += 1
+        other = members.find(Member("g", "b"))
+        for message in other.take() if other is not None else []:
+            found.append([message])
+            assert message.sent is not None
+            message.sent()
+        return not reports.left
+
+    asyncio.run(deliver(reports, members, read))
+    assert [len(messages) for messages in found] == [1, 1]
+
+
+def test_a_report_goes_to_a_stream_that_takes_it() -> None:
+    """Not to one that is about to end, of another member of the group."""
+    reports, members = Reports(*(f"p{n}" for n in range(20))), Members(10)
+    closing, other = members.join(Member("g", "a"), inf, 0.0), members.join(Member("g", "b"), inf, inf)
+
+    asyncio.run(deliver(reports, members, lambda: reports.claims > 1))
+    assert (len(closing.take()), len(other.take())) == (0, 20)
