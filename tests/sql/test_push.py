@@ -49,6 +49,19 @@ def test_reports_for_each_address(conn: Connection, clock: Clock) -> None:
     assert {row[2:] for row in claimed(conn, [A, B], [9, 9])} == {(2, 1070)}
 
 
+def test_a_claim_lasts_as_long_as_it_says(conn: Connection, clock: Clock) -> None:
+    """However often a report was claimed before: a courier that has failed puts it off."""
+    settled(conn, 1, A)
+    each = "select attempt from durable.unblock_claim_each(array[%s], '{1}', 1000)"
+    many = "select attempt from durable.unblock_claim_many(array[%s], 1, 1000)"
+    for attempt in range(1, 15):
+        text = each if attempt % 2 else many
+        assert number(conn, text, A) == attempt
+        clock.advance(999)
+        assert conn.execute(text.encode(), (A,)).fetchall() == []
+        clock.advance(1)
+
+
 def test_bad_claims(conn: Connection) -> None:
     """A limit for each address, of 1 to 1000."""
     text = "select durable.unblock_claim_each(%s, %s)"

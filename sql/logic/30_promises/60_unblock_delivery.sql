@@ -1,5 +1,5 @@
--- Delivery of unblock messages: a courier claims them, a message that is not acknowledged is claimed again with back-off, an
--- acknowledged one is deleted.
+-- Delivery of unblock messages: a courier claims them, a message that is not acknowledged is claimed again, an acknowledged one
+-- is deleted. A gateway decides itself which messages it puts off; for other couriers claims grow longer with each attempt.
 
 create or replace function durable._try_lock_due_unblocks(p_addresses text[], p_limit integer, p_now bigint)
 returns table (promise_id text, address text) language plpgsql volatile
@@ -23,7 +23,7 @@ $$ set enable_sort = off set enable_bitmapscan = off set jit = off;
 comment on function durable._try_lock_due_unblocks(text[], integer, bigint) is
   'Locks messages that are due: never claimed, or claimed and not acknowledged in time. Skips those that another courier has locked.';
 
-create or replace function durable._claim_unblocks(p_addresses text[], p_limit integer, p_ttl_ms integer)
+create or replace function durable._claim_unblocks(p_addresses text[], p_limit integer, p_ttl_ms integer, p_max_ms integer)
 returns table (promise_id text, address text, attempt integer, promise durable.promise_record)
 language plpgsql volatile
 as $$
@@ -40,7 +40,7 @@ begin
   ), claimed as (
     update durable._unblocks u
     set attempts = u.attempts + 1,
-        claimed_until = v_now + least(p_ttl_ms * 2 ^ least(u.attempts, 30), greatest(p_ttl_ms, 3600000))::bigint
+        claimed_until = v_now + least(p_ttl_ms * 2 ^ least(u.attempts, 30), p_max_ms)::bigint
     from due d where u.promise_id = any (array[d.promise_id]) and u.address is not distinct from d.address
     returning u.promise_id, u.address, u.attempts
   )
@@ -49,8 +49,8 @@ begin
   order by c.promise_id, c.address;
 end
 $$;
-comment on function durable._claim_unblocks(text[], integer, integer) is
-  'Claims messages for these addresses (null: for any), for a time that doubles with each attempt. WF004.';
+comment on function durable._claim_unblocks(text[], integer, integer, integer) is
+  'Claims messages for these addresses (null: for any), for p_ttl_ms, twice that with the next attempt, and so on up to p_max_ms. WF004.';
 
 create or replace function durable.unblock_claim(
   p_address text default null, p_limit integer default 100, p_ttl_ms integer default 5000)
@@ -59,7 +59,7 @@ language plpgsql volatile
 as $$
 begin
   return query select * from durable._claim_unblocks(
-    case when p_address is not null then array[p_address] end, p_limit, p_ttl_ms);
+    case when p_address is not null then array[p_address] end, p_limit, p_ttl_ms, greatest(p_ttl_ms, 3600000));
 end
 $$;
 comment on function durable.unblock_claim(text, integer, integer) is

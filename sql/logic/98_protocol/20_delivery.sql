@@ -158,11 +158,11 @@ as $$
 begin
   return query
     select c.promise_id, c.address, c.attempt, durable._wire_promise(c.promise)
-    from durable._claim_unblocks(coalesce(p_addresses, '{}'), p_limit, p_ttl_ms) c;
+    from durable._claim_unblocks(coalesce(p_addresses, '{}'), p_limit, p_ttl_ms, p_ttl_ms) c;
 end
 $$;
 comment on function durable.unblock_claim_many(text[], integer, integer) is
-  'Unblock messages for any of these addresses, p_limit in all, as durable.unblock_claim gives them for one; the promise as the protocol sends it, and settled always. WF004, WF016.';
+  'Unblock messages for any of these addresses, p_limit in all, as durable.unblock_claim gives them for one, but each for p_ttl_ms, however often it was claimed; the promise as the protocol sends it, and settled always. WF004, WF016.';
 
 create or replace function durable.unblock_acknowledge_many(p_promise_ids text[], p_addresses text[])
 returns integer language plpgsql volatile

@@ -14,7 +14,7 @@ begin
   for n in 1 .. cardinality(p_addresses) loop
     return query
       select c.promise_id, c.address, c.attempt, v_now - u.created_at, durable._wire_promise(c.promise)
-      from durable._claim_unblocks(array[p_addresses[n]], p_limits[n], p_ttl_ms) c
+      from durable._claim_unblocks(array[p_addresses[n]], p_limits[n], p_ttl_ms, p_ttl_ms) c
       join durable._unblocks u on u.promise_id = any (array[c.promise_id]) and u.address is not distinct from c.address;
   end loop;
 end
