@@ -28,6 +28,12 @@ _REMEMBERS = "the code reads what has changed since it ran, such as a global or 
 _PASS = "pass it as an argument, or read it in a step"
 _TAKE = "take time, random numbers and ids from ctx.now, ctx.random and ctx.uuid4, and the rest from steps"
 _DEPLOY = "deploy the code that began the run, or give the change a new version"
+_FORK = "then fork the run from before this call, unless the mended code makes the calls of the journal"
+_NEW_VALUE = (
+    "ctx.now and its like are entries of their own, and the journal has none here: "
+    "fork the run from before this call, or deploy the code that began it"
+)
+_VALUES = ("time ", "random value ")
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +100,12 @@ def explain(end: Halt, workflow: WorkflowDef, replay_again: Callable[[], End | N
     else:
         again = second.got if second.child == first.child else f"{second.got} as child {second.child}"
     found = msgspec.structs.replace(first, again=again)
-    return Halt(problem=found.problem(hint_of(workflow, repeats=again is None)))
+    hint = hint_of(workflow, repeats=again is None)
+    if again is not None:
+        hint = f"{hint}; {_FORK}"
+    elif found.got.startswith(_VALUES):
+        hint = f"{_CHANGED}; {_NEW_VALUE}"
+    return Halt(problem=found.problem(hint))
 
 
 def hint_of(workflow: WorkflowDef, *, repeats: bool, same_code: bool = False) -> str:

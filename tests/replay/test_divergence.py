@@ -55,6 +55,23 @@ def test_code_that_is_not_deterministic() -> None:
     assert (error.got, error.again) == ("step add (input [2,0])", "step add (input [3,0])")
     assert error.expected is not None and error.expected.startswith("step add (input not recorded, hash ")
     assert error.hint is not None and error.hint.startswith("take time, random numbers and ids from ctx.now")
+    assert "then fork the run from before this call" in error.hint
+
+
+def test_a_mended_clock_needs_a_fork() -> None:
+    """The recorded value is an entry that the journal of the halted run lacks: the hint names the fork."""
+
+    async def before() -> None:
+        await greet("12:00")
+
+    async def after() -> None:
+        await greet(f"{ctx.now():%H:%M}")
+
+    run = MemoryRun(workflow(before))
+    run.complete(0, "x")
+    error = halted(run, workflow(after))
+    assert (error.got, error.again) == ("time now", None)
+    assert error.hint is not None and "fork the run from before this call" in error.hint
 
 
 def test_a_recorded_input_is_shown() -> None:

@@ -266,7 +266,8 @@ TASKS: dict[str, tuple[Situation, list[tuple[str, str]]]] = {
             (
                 "halted",
                 "halted: Nondeterminism: expects step a, the code made step b; "
-                "durable.resume('r') lets it go on",
+                "durable.resume('r') lets it go on with code that fits its journal; else fork it from "
+                "before the difference",
             )
         ],
     ),

@@ -92,7 +92,7 @@ select * from durable._completed
 union all
 select * from durable.live;
 comment on view durable.runs is
-  'Runs of workflows. state: scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out, cancelled. problem says why a run is set aside; durable.resume(id) lets it go on, durable.redrive() revives the dead. waits_for names what it waits for: signals, rows, runs, promises, open steps; durable.why(id) says the cause. By id and by state it reads what it answers. The newest are in durable.newest: an ORDER BY here sorts all that there are.';
+  'Runs of workflows. state: scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out, cancelled. problem says why a run is set aside; durable.resume(id) lets it go on, a halted one with code that fits its journal, durable.redrive() revives the dead. waits_for names what it waits for: signals, rows, runs, promises, open steps; durable.why(id) says the cause. By id and by state it reads what it answers. The newest are in durable.newest: an ORDER BY here sorts all that there are.';
 
 create or replace view durable.newest as
 select p.id, h.workflow, h.workflow_version as version,

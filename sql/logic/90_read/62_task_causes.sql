@@ -118,7 +118,9 @@ begin
     when p_head.problem = durable._paused_by_hand() then durable._because('paused', p_head.workflow, 'is paused; ' || v_next)
     when v_problem ->> 'type' = 'Paused' then durable._because(
       'paused', p_head.workflow, 'is paused: ' || (v_problem ->> 'message'), p_details => jsonb_build_object('problem', v_problem))
-    else durable._because('halted', v_problem ->> 'type', format('halted: %s; %s', durable._error_line(v_problem), v_next),
+    else durable._because('halted', v_problem ->> 'type',
+                          format('halted: %s; %s with code that fits its journal; else fork it from before the difference',
+                                 durable._error_line(v_problem), v_next),
                           p_details => jsonb_build_object('problem', v_problem)) end;
 end
 $$;
