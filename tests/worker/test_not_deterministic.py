@@ -66,6 +66,44 @@ def test_a_clock_as_an_argument_and_another_worker(dsn: str) -> None:
     assert found.first.again is not None and found.first.again.startswith("step save (input ")
 
 
+def test_an_old_side_with_the_recorded_value_needs_no_fork(dsn: str) -> None:
+    """A halted run goes on by a resume where the mended code gives the value that it took; its step is not
+    repeated. A new run takes the recorded clock.
+    """
+    app, mended = stamping(dsn), App(dsn)
+    known: list[str] = []
+    saved: list[str] = []
+
+    @mended.step
+    async def save(at: str) -> str:
+        saved.append(at)
+        return at
+
+    @mended.workflow
+    async def stamp() -> str:
+        await save(ctx.now().isoformat() if ctx.patched("recorded-clock") else known[0])  # durable: ok
+        return await ctx.promise(str, name="go")
+
+    async def main() -> None:
+        async with app.client() as client:
+            run = await client.start("stamp", id="r")
+            async with app.worker():
+                await until(run, "waiting")
+            await client.promises.resolve("r.1", "x")
+            async with app.worker():
+                await until(run, "halted")
+            known.append((await run.as_of()).children[0]["value"])
+            await run.resume()
+            async with mended.worker():
+                assert await run.result(timeout="30s") == "x"
+                assert saved == []
+                fresh = await client.start("stamp", id="s")
+                await until(fresh, "waiting")
+                assert len(saved) == 1 and saved != known
+
+    asyncio.run(main())
+
+
 numbers = itertools.count(1)
 
 
