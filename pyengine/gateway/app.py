@@ -8,10 +8,14 @@ server.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -21,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
 from pyengine.gateway.backend import Backend
-from pyengine.gateway.config import GatewayConfig
+from pyengine.gateway.config import GatewayConfig, is_loopback
 from pyengine.gateway.courier.courier import Courier, PushLimits
 from pyengine.gateway.courier.hosts import Hosts
 from pyengine.gateway.courier.http_client import HttpClient, read_token
@@ -200,7 +204,7 @@ def create_app(config: GatewayConfig) -> Starlette:
     app.router.redirect_slashes = False
     app.add_middleware(_OneSlash)
     if parts.verifier is None:
-        app.add_middleware(_NoPages)
+        app.add_middleware(_NoPages, names=_names(config))
     return app
 
 
@@ -216,6 +220,14 @@ def routes(parts: Parts) -> list[BaseRoute]:
         *parts.legacy.routes(),
         Route("/{group}/{pid}", parts.open_stream, methods=["GET"]),
     ]
+
+
+def _names(config: GatewayConfig) -> frozenset[str] | None:
+    """Return the hosts as which clients know a gateway; None if it serves other machines, as any host."""
+    if not is_loopback(config.host):
+        return None
+    public = urlsplit(config.public_url or "").hostname
+    return frozenset({"localhost", config.host.lower(), *([public] if public else [])})
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -251,20 +263,41 @@ class _OneSlash:
 class _NoPages:
     """Refuses requests of web pages, where no token is needed.
 
-    A browser on this machine sends them for any page that it shows, and names the page as their origin. No
-    client of the protocol does.
+    A browser on this machine sends them for any page that it shows. It names the page as their origin, or its
+    relation to the page's site. If the page's own name was made to lead to this machine, that name is their
+    host. No client of the protocol does any of these.
 
     Args:
         app: the application.
+        names: hosts that requests may name beside the addresses of this machine; None means any.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, names: frozenset[str] | None) -> None:
         self._app = app
+        self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, unless a page has sent it."""
-        if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
-            answer = JSONResponse({"error": "requests of web pages need a token"}, 403)
-            await answer(scope, receive, send)
+        problem = self._problem(Headers(scope=scope)) if scope["type"] == "http" else None
+        if problem is not None:
+            await JSONResponse({"error": problem}, 403)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def _problem(self, headers: Headers) -> str | None:
+        # a request for what a person has typed is of no site
+        if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
+            return "requests of web pages need a token"
+        # a browser always names the host
+        if not self._is_named(headers.get("host", "localhost")):
+            return "the host is not this gateway's: --public-url names it, or requests need a token"
+        return None
+
+    def _is_named(self, host: str) -> bool:
+        name = re.sub(r":[0-9]*$", "", host).strip("[]").lower()
+        if self._names is None or name in self._names:
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return False

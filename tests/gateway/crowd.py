@@ -91,7 +91,7 @@ class Crowd:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         is_open = False
         try:
-            writer.write(f"GET /poll/{group}/{pid} HTTP/1.0\r\nhost: x\r\n\r\n".encode())
+            writer.write(f"GET /poll/{group}/{pid} HTTP/1.0\r\nhost: localhost\r\n\r\n".encode())
             async for line in reader:
                 if line.startswith(b":") and not is_open:
                     is_open = True

@@ -97,7 +97,7 @@ def raw(url: str, *parts: bytes, pause_s: float = 0.0) -> bytes:
 def post_head(length: int | None = None, *headers: str) -> bytes:
     """The head of a request to the endpoint of the protocol; chunked if it has no length."""
     size = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
-    lines = ["POST / HTTP/1.1", "host: x", "content-type: application/json", size, *headers, "", ""]
+    lines = ["POST / HTTP/1.1", "host: localhost", "content-type: application/json", size, *headers, "", ""]
     return "\r\n".join(lines).encode()
 
 
@@ -116,7 +116,7 @@ class Poll:
         place = urlsplit(url)
         self._sock = socket.create_connection((place.hostname, place.port), timeout=WAIT_S)
         path = self.path.format(quote(group, safe=""), quote(pid, safe=""))
-        head = [f"GET {path} HTTP/1.0", "host: x", "accept: text/event-stream"]
+        head = [f"GET {path} HTTP/1.0", "host: localhost", "accept: text/event-stream"]
         head += [] if token is None else [f"authorization: Bearer {token}"]
         self._sock.sendall("\r\n".join([*head, "", ""]).encode())
         own: queue.Queue[dict[str, Any] | None] = queue.Queue()

@@ -208,7 +208,7 @@ class Fuzzer:
             line = self.random.choice(
                 [b"POST / HTTP/1.1", b"GET /poll/g/p HTTP/1.1", b"\x16\x03\x01", b"GET /"]
             )
-            head = [b"host: x", b"content-length: %d" % self.random.choice([0, 5, 10**12, -1])]
+            head = [b"host: localhost", b"content-length: %d" % self.random.choice([0, 5, 10**12, -1])]
             head += [b"transfer-encoding: chunked"] * self.random.randrange(2)
             head += [
                 self.random.randbytes(self.random.randrange(40)) for _ in range(self.random.randrange(2))

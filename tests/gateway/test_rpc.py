@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import psycopg
 import pytest
 
+from pyengine.gateway.app import create_app
+from pyengine.gateway.config import GatewayConfig
 from pyengine.gateway.envelope import read_request
 from pyengine.gateway.http_server import KEEP_ALIVE_S
 from tests.gateway.conftest import MAX_BODY
@@ -106,7 +110,7 @@ def test_the_header_that_is_no_header(client: Client) -> None:
     """A Python SDK sends `resonate:origin: id` as a header, also with letters that are not ASCII."""
     body = json.dumps(GET).encode()
     head = post_head(len(body), "connection: close").replace(
-        b"host: x", "host: x\r\nresonate:origin: häß".encode()
+        b"host: localhost", "host: localhost\r\nresonate:origin: häß".encode()
     )
     assert raw(client.url, head + body).startswith(b"HTTP/1.1 404")
 
@@ -136,12 +140,55 @@ def test_a_fence_around_a_request_that_is_refused(client: Client) -> None:
     assert isinstance(data["action"]["data"], str)
 
 
+@pytest.fixture(scope="module")
+def named(house: str) -> Iterator[Gateway]:
+    """A gateway with a public URL."""
+    with Gateway(house, public_url="https://Gateway.example/") as started:
+        yield started
+
+
 def test_pages_have_no_access_without_a_token(client: Client) -> None:
     """A browser sends requests for any page that it shows, also to this machine; it names the page."""
     request = client.envelope("promise.get", id="rpc-nothing")
     assert client.post(request, origin="https://example.org").status_code == 403
     answer = client.http.get(f"{client.url}/poll/g/p", headers={"origin": "null"})
     assert answer.status_code == 403
+    # an image, and a page of another port of this machine
+    for site in ("cross-site", "same-site", "same-origin"):
+        answer = client.http.get(f"{client.url}/poll/g/p", headers={"sec-fetch-site": site})
+        assert answer.status_code == 403
+    # typed by a person
+    assert client.http.get(f"{client.url}/health", headers={"sec-fetch-site": "none"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((name, 200) for name in ("localhost", "LocalHost:1", "127.0.0.1", "127.0.0.2:80", "[::1]:8001")),
+        *((name, 200) for name in ("gateway.example", "gateway.example:80")),
+        *(
+            (name, 403)
+            for name in ("evil.example", "evil.example:8001", "localhost.evil.example", "192.0.2.1")
+        ),
+        *((name, 403) for name in ("", "0.0.0.0", "[", "a:b:1", "127.0.0.1.evil.example", "user@localhost")),
+    ],
+)
+def test_a_name_that_was_made_to_lead_here(named: Gateway, host: str, status: int) -> None:
+    """A page whose own name leads to this machine is known by the host, which is not the gateway's."""
+    assert httpx.get(f"{named.url}/health", headers={"host": host}).status_code == status
+
+
+def test_other_machines_know_a_gateway_as_any_host() -> None:
+    """A gateway that serves them without tokens cannot know its names; pages are refused all the same."""
+    config = GatewayConfig(database_url="postgresql://x/y", host="0.0.0.0", insecure_no_auth=True)
+
+    async def status(**headers: str) -> int:
+        transport = httpx.ASGITransport(create_app(config))
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway.internal") as client:
+            return (await client.get("/health", headers=headers)).status_code
+
+    assert asyncio.run(status()) == 200
+    assert asyncio.run(status(origin="https://example.org")) == 403
 
 
 def test_a_body_that_is_too_large(client: Client) -> None:
