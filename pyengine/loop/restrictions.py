@@ -35,6 +35,12 @@ __all__ = [
 
 _Loop = TypeVar("_Loop", bound=type)
 
+_CALLERS: Final = {
+    "run_in_executor": "which is asyncio.to_thread(),",
+    "get_task_factory": "which httpx calls through anyio",
+}
+"""The usual callers of methods that code seldom calls itself."""
+
 # Python 3.12 dropped the inner twin of ensure_future; 3.13 moved the set into an iterator class of its own.
 _ensure_future: Final[Any] = getattr(asyncio.tasks, "_ensure_future", asyncio.ensure_future)
 _iterator: Final[Any] = getattr(asyncio.tasks, "_AsCompletedIterator", None)
@@ -70,7 +76,7 @@ def refusing(cls: _Loop) -> _Loop:
 
 
 def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
-    what = f"loop.{name}()" + (", which is asyncio.to_thread()," if name == "run_in_executor" else "")
+    what = f"loop.{name}()" + (f", {_CALLERS[name]}" if name in _CALLERS else "")
 
     def refused(self: Any, *args: Any, **options: Any) -> NoReturn:
         _close_coroutines(args)

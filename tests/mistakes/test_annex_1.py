@@ -376,6 +376,18 @@ def test_row_19_httpx_in_a_workflow(dsn: str) -> None:
         assert second.startswith("hint: use instead: a step")
 
 
+def test_row_19_httpx_and_its_tasks() -> None:
+    """The method of the loop that anyio asks for is named with its caller, and ctx.http."""
+
+    async def fetches() -> None:
+        asyncio.get_running_loop().get_task_factory()
+
+    error = MemoryRun(workflow(fetches)).error
+    assert isinstance(error, ForbiddenInWorkflow)
+    assert "loop.get_task_factory(), which httpx calls through anyio: " in error.message
+    assert error.hint is not None and error.hint.startswith("use instead: ctx.http, or a step")
+
+
 def test_row_20_threads_in_a_workflow() -> None:
     """The call is named, and a step."""
 

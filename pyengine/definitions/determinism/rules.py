@@ -51,8 +51,9 @@ LOOP_METHODS: Final[Mapping[str, str]] = {
         add_signal_handler remove_signal_handler""",
     "await the coroutine; the worker drives this loop": """
         run_forever run_until_complete stop shutdown_asyncgens""",
+    _HTTP: "get_task_factory",
     "nothing: this loop belongs to the engine and cannot be changed": """
-        set_debug set_task_factory get_task_factory set_exception_handler get_exception_handler
+        set_debug set_task_factory set_exception_handler get_exception_handler
         default_exception_handler""",
 }
 """Methods of an event loop that the deterministic loop refuses, by their alternative."""
