@@ -20,7 +20,7 @@ from pyengine.definitions.refusals import not_a_workflow
 from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.definitions.sql_steps import SERVICE, sql_arguments
-from pyengine.errors import InvalidRequest
+from pyengine.errors import EncodeError, InvalidRequest
 from pyengine.values.codec import Codec
 
 __all__ = ["Target", "arguments_of", "input_of", "named_input", "names_of", "tags_text", "target_of"]
@@ -94,17 +94,24 @@ def definition_of(
 
 
 def input_of(
-    codec: Codec, definition: WorkflowDef | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    codec: Codec, registry: Registry, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str:
     """Return the JSON text of the arguments of a run.
 
     Raises:
         InvalidRequest: they do not fit the workflow.
         EncodeError: an argument cannot be recorded.
+        NotFound: nor is the workflow among those that are known here.
     """
-    if definition is not None:
-        return definition.signature.encode(args, kwargs)
-    return named_input(codec, args, kwargs)
+    if target.definition is not None:
+        return target.definition.signature.encode(args, kwargs)
+    try:
+        return named_input(codec, args, kwargs)
+    except EncodeError:
+        # objects of classes are arguments of workflows that are known here: the name may be mistyped
+        if any(registry.workflows()) and not target.name.startswith(SERVICE):
+            registry.workflow(target.name, target.version)
+        raise
 
 
 def named_input(codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

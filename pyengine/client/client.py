@@ -122,7 +122,7 @@ class ClientApi(RunControl, ManyRuns, Starts):
             id = _new_id()
         request = StartRequest(
             workflow=target.name,
-            args=input_of(self._codec, target.definition, args, dict(kwargs)),
+            args=input_of(self._codec, self._registry, target, args, dict(kwargs)),
             id=id,
             key=key,
             queue=target.queue,
@@ -178,7 +178,7 @@ class ClientApi(RunControl, ManyRuns, Starts):
         """
         target = target_of(self._registry, workflow, queue=queue, version=version, timeout=timeout)
         inputs = [
-            input_of(self._codec, target.definition, *arguments_of(one, n, target.name))
+            input_of(self._codec, self._registry, target, *arguments_of(one, n, target.name))
             for n, one in enumerate(args, 1)
         ]
         # with an id of its own each run is the same one if this is sent again

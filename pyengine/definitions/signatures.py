@@ -30,6 +30,7 @@ from pyengine.values.codec import (
     refuse_nul,
     type_codec,
     unwritable,
+    wrong_type,
 )
 from pyengine.values.shapes import PLAIN, SORTED
 
@@ -297,7 +298,8 @@ class Signature:
         try:
             return codec.unpack(raw)
         except _WRONG as error:
-            raise InvalidRequest(f"{self.subject}, argument {name!r}: {error}") from None
+            wrong = wrong_type(codec.annotation, error)
+            raise InvalidRequest(f"{self.subject}, argument {name!r}: {wrong}") from None
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the checked JSON text of a call.

@@ -137,7 +137,7 @@ class TypeCodec:
             refuse_non_finite(value, where)
             raise EncodeError(
                 f"{where} is a {type(value).__name__} and does not fit its annotation "
-                f"{_shown(self.annotation)}: {error}",
+                f"{_shown(self.annotation)}: {wrong_type(self.annotation, error)}",
                 where=where,
             ) from None
         try:
@@ -160,6 +160,13 @@ class TypeCodec:
         if found is None:
             return
         path, mine, theirs = found
+        if isinstance(mine, Mapping) and not isinstance(theirs, Mapping):
+            verb, named = "return" if where.startswith("the result of") else "pass", type(theirs).__name__
+            raise EncodeError(
+                f"{where} is a {type(mine).__name__}; {verb} an object of {named}{at(path)}",
+                where=where,
+                hint=f"{named}(**fields), since the code gets such an object from the journal",
+            )
         shown, other = brief(mine), brief(theirs)
         if shown == other:
             shown, other = (
@@ -292,6 +299,13 @@ def unreadable(
     return DecodeError(
         f"{where} does not fit its annotation {_shown(annotation)}: {error}", where=where, hint=hint
     )
+
+
+def wrong_type(annotation: Any, error: Exception) -> str:
+    """Return what is wrong with a text that does not fit an annotation; it names the declared class."""
+    text = str(error)
+    whole = isinstance(annotation, type) and "at `$" not in text
+    return text.replace("Expected `object`", f"Expected `{_shown(annotation)}`") if whole else text
 
 
 def _shown(annotation: Any) -> str:

@@ -9,6 +9,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -47,6 +48,57 @@ def test_row_02_a_clock_as_an_argument_and_a_crash(dsn: str) -> None:
         "the code is not deterministic: two replays of the same journal gave step save" in problem["message"]
     )
     assert "calls datetime.now()" in str(problem)
+
+
+@dataclass
+class Order:
+    """An argument."""
+
+    number: int
+
+
+def test_row_04_a_dict_for_a_dataclass(dsn: str) -> None:
+    """The sentence names the argument, its type, and the class that is declared."""
+    app = App(dsn)
+
+    @app.step
+    async def load() -> Order:
+        return {"number": 1}  # type: ignore[return-value]
+
+    @app.workflow
+    async def fulfil(order: Order, orders: tuple[Order, ...] = ()) -> None:
+        await load()
+
+    given: Any = {"number": 1}
+    assert said(lambda: app.run(fulfil, given), EncodeError) == (
+        "argument 'order' of workflow fulfil is a dict; pass an object of Order\n"
+        "hint: Order(**fields), since the code gets such an object from the journal"
+    )
+    assert "argument 'orders' of workflow fulfil is a dict; pass an object of Order - at `$[0]`" in said(
+        lambda: app.run(fulfil, Order(1), (given,)), EncodeError
+    )
+    result = said(lambda: app.run(fulfil, Order(1)), EncodeError)
+    assert "the result of step load" in result and "is a dict; return an object of Order" in result
+    text: Any = "order-1"
+    assert said(lambda: app.run(fulfil, text), InvalidRequest) == (
+        "workflow fulfil, argument 'order': Expected `Order`, got `str`"
+    )
+
+
+def test_row_11_a_mistyped_name_and_a_dataclass(dsn: str) -> None:
+    """The name is what is wrong, not the argument."""
+    app = App(dsn)
+
+    @app.workflow
+    async def fulfil(order: Order) -> None: ...
+
+    async def start() -> None:
+        async with app.client() as client:
+            await client.start("fulfill", Order(1))
+
+    assert said(lambda: asyncio.run(start()), NotFound) == (
+        "no workflow is named 'fulfill'\nhint: did you mean 'fulfil'?"
+    )
 
 
 def test_row_03_a_sleep_that_blocks(dsn: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -190,7 +190,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (namedtuple("Other", "x")(1), list, "would come back"),
     (datetime(2026, 1, 1, tzinfo=timezone(timedelta(seconds=3208))), datetime, "would come back"),
     (Number(), Holder, "does not fit its annotation"),
-    ({"f": 1.0}, Number, "would come back"),
+    ({"f": 1.0}, Number, "here is a dict; pass an object of Number"),
     ("x", Number, "does not fit"),
     (0.1, Decimal, "would come back"),
 ]
