@@ -14,7 +14,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from pyengine.definitions.bound_workflow import Accepts, BoundWorkflow
 from pyengine.definitions.queues import check_queue
@@ -80,6 +91,16 @@ class Transaction:
             )
         self._log = await self._transactions.begin(self._name, self._timeout_ms)
         return self
+
+    if not TYPE_CHECKING:  # type checkers find it by themselves
+
+        def __enter__(self) -> NoReturn:
+            raise InvalidRequest(
+                f"transaction {self._name} was entered by `with`",
+                hint="async with ctx.transaction() as tx: ...",
+            )
+
+        def __exit__(self, *raised: object) -> None: ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

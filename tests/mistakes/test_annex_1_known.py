@@ -16,6 +16,7 @@ import pytest
 
 from pyengine import App, DeterminismWarning, ctx
 from pyengine.errors import EncodeError, InvalidRequest, NotFound, RunFailed
+from tests.replay.memory_run import MemoryRun, workflow
 from tests.worker.test_not_deterministic import stamping
 from tests.worker.test_replay_check import until
 
@@ -83,6 +84,18 @@ def test_row_04_a_dict_for_a_dataclass(dsn: str) -> None:
     assert said(lambda: app.run(fulfil, text), InvalidRequest) == (
         "workflow fulfil, argument 'order': Expected `Order`, got `str`"
     )
+
+
+def test_row_25_a_transaction_without_async() -> None:
+    """`with` in place of `async with` is told."""
+
+    async def saves() -> None:
+        with ctx.transaction() as tx:  # type: ignore[attr-defined]
+            await tx.execute("select 1")
+
+    error = MemoryRun(workflow(saves)).error
+    assert isinstance(error, InvalidRequest) and "was entered by `with`" in error.message
+    assert error.hint == "async with ctx.transaction() as tx: ..."
 
 
 def test_row_11_a_mistyped_name_and_a_dataclass(dsn: str) -> None:
