@@ -2,7 +2,8 @@
 
 Lives here: everything about uvicorn. May not: routes. Design: connections stay open longer than clients keep
 them, so that no request meets a connection that is about to close. A connection that sends nothing is closed.
-A stop ends the streams, waits for pushes, takes no further connections and then waits for requests.
+A stop ends the streams, waits for pushes, takes no further connections and then waits for requests; one time
+is for both.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ KEEP_ALIVE_S = 90
 _HEAD_S = 30.0
 _BACKLOG = 2048
 _FILES = 65_536
+# for requests, if pushes have taken all the time of a stop
+_REQUESTS_S = 1
 
 
 class GatewayServer:
@@ -78,7 +81,6 @@ class GatewayServer:
             server_header=False,
             backlog=_BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=round(self._config.stop_s),
         )
         self._server = server = _Server(options, self.parts)
         self.parts.failed = lambda: setattr(server, "should_exit", True)
@@ -116,7 +118,10 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams and pushes, whose receivers still ask this gateway; then finish the requests."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + self._parts.config.stop_s
         await self._parts.stop_messages()
+        self.config.timeout_graceful_shutdown = max(_REQUESTS_S, round(ends_s - loop.time()))
         for server in self.servers:
             server.close()
         await super().shutdown(sockets)

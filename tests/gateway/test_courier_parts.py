@@ -23,7 +23,7 @@ from pyengine.gateway.courier.courier import Courier, PushLimits
 from pyengine.gateway.courier.hosts import Forbidden, Hosts, is_public
 from pyengine.gateway.courier.http_client import HttpClient
 from pyengine.gateway.courier.outbox import Outbox
-from pyengine.gateway.courier.pushes import Push, shown
+from pyengine.gateway.courier.pushes import Offer, Push, shown
 from pyengine.gateway.metrics import Metrics
 from tests.gateway.http_client import WAIT_S
 from tests.gateway.receivers import Receiver, Reply
@@ -326,6 +326,50 @@ def test_a_host_gets_a_quarter_of_all_requests() -> None:
     found = rooms(PushLimits(per_address=16, in_all=256), *many, *others)
     assert [found[one] for one in others] == [16, 16, 16]
     assert sum(found.values()) == 64 + 48
+
+
+class Late(Due):
+    """An outbox whose claim ends after the courier has begun to stop."""
+
+    def __init__(self, push: Push) -> None:
+        super().__init__([push.address])
+        self._push = push
+        self.claiming, self.stopping = asyncio.Event(), asyncio.Event()
+        self.forgotten: asyncio.Queue[list[Push]] = asyncio.Queue()
+
+    async def claim(self, rooms: dict[str, int]) -> list[Push]:
+        """Give the push, late."""
+        self.claiming.set()
+        await self.stopping.wait()
+        return [self._push]
+
+    def forget(self, pushes: list[Push]) -> None:
+        """Keep what is forgotten."""
+        self.forgotten.put_nowait(pushes)
+
+
+def test_a_claim_that_ends_after_a_stop_has_begun() -> None:
+    """Its messages are left to other gateways: nothing would wait for their requests."""
+
+    async def stopped(push: Push) -> list[Push]:
+        outbox = Late(push)
+        client = HttpClient(Checked("127.0.0.1"), token=None, connect_s=1, request_s=1)
+        courier = Courier(outbox, client, Metrics(), PushLimits())
+        running = asyncio.create_task(courier.run())
+        try:
+            await outbox.claiming.wait()
+            await courier.drain(1)
+            outbox.stopping.set()
+            async with asyncio.timeout(WAIT_S):
+                return await outbox.forgotten.get()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    with Receiver() as receiver:
+        push = Offer(address=receiver.url, id="t", version=0, retry_ms=9, headers={}, body=b"{}")
+        assert asyncio.run(stopped(push)) == [push]
+        assert receiver.is_silent()
 
 
 def test_the_log_shows_no_secret() -> None:

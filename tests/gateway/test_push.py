@@ -4,11 +4,13 @@ answers, or that it does not, costs no other address anything."""
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from pyengine.errors import InvalidRequest
 from pyengine.gateway.courier import outbox
 from tests.conftest import Connection
-from tests.gateway.http_client import WAIT_S, Client
+from tests.gateway.http_client import WAIT_S, Client, post_head
 from tests.gateway.receivers import Got, Receiver, Reply, Shim, answers
 from tests.gateway.test_legacy import Legacy
 from tests.support.gateway import Gateway
@@ -406,6 +408,22 @@ def test_a_stop_waits_for_requests(conn: Connection, dsn: str, stack: ExitStack)
         shim.next()
     assert unblocks(conn) == 0
     assert shim.statuses == [200]
+
+
+def test_a_stop_has_one_time(dsn: str, stack: ExitStack) -> None:
+    """For pushes and requests together, whichever of them hang."""
+    ended = threading.Event()
+    receiver = stack.enter_context(Receiver(lambda got: Reply(status=200 if ended.wait(WAIT_S) else 500)))
+    stack.callback(ended.set)
+    with Gateway(dsn, stop_s=4.0, push_private=(HOST,)) as gateway, Client(gateway.url) as client:
+        client.create("hangs", receiver.url)
+        receiver.next()
+        place = urlsplit(gateway.url)
+        hanging = stack.enter_context(socket.create_connection((place.hostname, place.port)))
+        hanging.sendall(post_head(100) + b" " * 50)
+        until(lambda: figure(client, "body_bytes") > 0)
+        begun_s = time.monotonic()
+    assert time.monotonic() - begun_s < 8.0
 
 
 def test_a_lock_of_a_user_stops_one_acknowledgment(

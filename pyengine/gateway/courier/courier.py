@@ -76,7 +76,7 @@ class Courier:
         self._requests: dict[asyncio.Task[None], Push] = {}
         self._loop = asyncio.get_running_loop()
         self._not_before_s = 0.0
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self.poller = Poller(self._poll, "pushes", _LONGEST_S)
         # apart from the polls, because a row that a user has locked can stop an acknowledgment
         self._flusher = Poller(self._flush, "the acknowledgment of pushes", _LONGEST_S)
@@ -105,7 +105,7 @@ class Courier:
         Args:
             patience_s: so many seconds at most.
         """
-        self._stopping = True
+        self._stopping.set()
         if self._requests:
             await asyncio.wait(self._requests, timeout=patience_s)
 
@@ -114,10 +114,14 @@ class Courier:
         await asyncio.sleep(self._not_before_s - self._loop.time())
         now_s = self._loop.time()
         self._circuits.forget(now_s)
-        if self._stopping or len(self._requests) >= self._limits.in_all:
+        if self._stopping.is_set() or len(self._requests) >= self._limits.in_all:
             return None
         rooms = self._rooms(await self._outbox.due(), now_s)
         pushes = await self._outbox.claim(rooms) if rooms else []
+        if self._stopping.is_set():
+            # the stop waits for the requests that were open when it began; this claim ends by itself
+            self._outbox.forget(pushes)
+            return None
         for push in pushes:
             self._circuits.of(push.address).begun(now_s)
             request = asyncio.create_task(self._send(push))

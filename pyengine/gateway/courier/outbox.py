@@ -65,6 +65,14 @@ class Outbox:
         offers = await self._claim(OFFERS, left)
         return [*filter(None, map(self._report, reports)), *filter(None, map(self._offer, offers))]
 
+    def forget(self, pushes: list[Push]) -> None:
+        """Let claims end, so that other gateways send these messages."""
+        for push in pushes:
+            if isinstance(push, Report):
+                self._reports.pop((push.id, push.address), None)
+            else:
+                self._offers.pop((push.id, push.version), None)
+
     def release(self, offer: Offer) -> None:
         """Let an offer go: its task is acquired by now, or is offered again in time."""
         self._offers.pop((offer.id, offer.version), None)
