@@ -52,7 +52,8 @@ class AppSchedules:
             tags: tags of the runs.
 
         Raises:
-            InvalidRequest: it decorates no workflow, or another schedule has that id.
+            InvalidRequest: it decorates no workflow, another schedule has that id, there is no such time
+                zone, or the arguments do not fit the workflow.
         """
         texts: tuple[object, ...] = (cron, timezone)
         if not all(isinstance(text, str) for text in texts):
@@ -66,18 +67,18 @@ class AppSchedules:
                 raise InvalidRequest(
                     f"{workflow!r} is no workflow", hint="@app.schedule(...) stands above @app.workflow"
                 )
-            self.registry.add_schedule(
-                ScheduleDef(
-                    id=checked_schedule_id(workflow.name if id is None else id),
-                    cron=cron,
-                    timezone=timezone,
-                    workflow=workflow.definition,
-                    args=tuple(args),
-                    kwargs=dict(kwargs or {}),
-                    priority=priority,
-                    tags=dict(tags or {}),
-                )
+            schedule = ScheduleDef(
+                id=checked_schedule_id(workflow.name if id is None else id),
+                cron=cron,
+                timezone=timezone,
+                workflow=workflow.definition,
+                args=tuple(args),
+                kwargs=dict(kwargs or {}),
+                priority=priority,
+                tags=dict(tags or {}),
             )
+            schedule.check()
+            self.registry.add_schedule(schedule)
             return workflow
 
         return declare

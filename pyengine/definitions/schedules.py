@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
@@ -55,6 +56,26 @@ class ScheduleDef:
     priority: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
 
+    def check(self) -> None:
+        """Check what the code alone shows, so that an error names the declaration.
+
+        Raises:
+            InvalidRequest: there is no such time zone, or the arguments do not fit the workflow.
+        """
+        if not _is_zone(self.timezone) and _is_zone("Europe/Berlin"):  # this machine knows time zones
+            raise InvalidRequest(
+                f"schedule {self.id}: there is no time zone {self.timezone!r}",
+                hint='a full name, such as "Europe/Berlin"',
+            )
+        signature, kwargs = self.workflow.signature, dict(self.kwargs)
+        place = signature.place_of(_SCHEDULED_AT)
+        if place is not None and len(self.args) <= place:
+            kwargs.setdefault(_SCHEDULED_AT, _SAMPLE)
+        try:
+            signature.bind(self.args, kwargs)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"schedule {self.id}: {error.message}", hint=error.hint) from None
+
     def record(self) -> dict[str, Any]:
         """Return it as SQL takes it; the annotations of the workflow are resolved here.
 
@@ -75,6 +96,14 @@ class ScheduleDef:
             "priority": self.priority,
             "tags": dict(self.tags),
         }
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
 
 
 def checked_schedule_id(id: object) -> str:

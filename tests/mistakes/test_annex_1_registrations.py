@@ -56,3 +56,17 @@ def test_row_25_the_same_step_twice() -> None:
         exec(compile(cell, f"<cell-{n}>", "exec"), names)
     assert asyncio.run(names["g"]()) == 2
     assert asyncio.run(names["app"].registry.step("g").fn()) == 2
+
+
+def test_row_32_a_schedule_that_no_run_can_follow() -> None:
+    """A wrong time zone and a missing argument are told at the declaration, with the schedule."""
+    app = App("postgresql://localhost/unused")
+
+    @app.workflow
+    async def report(day: str, scheduled_at: str) -> None: ...
+
+    with pytest.raises(InvalidRequest, match="schedule report: there is no time zone 'Europe/Berln'"):
+        app.schedule("0 3 * * *", timezone="Europe/Berln", args=("x",))(report)
+    with pytest.raises(InvalidRequest, match=r"schedule nightly: workflow report: missing .*argument: 'day'"):
+        app.schedule("0 3 * * *", id="nightly")(report)
+    app.schedule("0 3 * * *", timezone="Europe/Berlin", args=("x",))(report)
