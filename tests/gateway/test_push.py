@@ -178,7 +178,7 @@ def test_a_receiver_that_refuses_is_not_asked_often(
     assert 1 <= len(receiver.got) <= 6
     client.create("new", receiver.url)
     until(lambda: receiver.got[-1].id == "new")
-    assert caplog.text.count("404") == 1
+    assert caplog.text.count("status 404") == 1
 
 
 def test_a_receiver_that_releases_is_not_asked_at_once(pushing: Opened, stack: ExitStack) -> None:
