@@ -39,6 +39,10 @@ def hello(conn: Connection, ticked_ms: int | None) -> None:
 def test_a_healthy_database_has_no_findings(conn: Connection) -> None:
     """A schema that nobody uses is in order, and so is one with a worker that ticks."""
     assert troubled(conn) == {}
+    details: dict[str, str] = dict(conn.execute("select subject, detail from durable.health").fetchall())
+    assert details["due work"] == "nothing waits"
+    assert details["ticks of workers"] == "no worker is there"
+    assert not any("  " in text or text.endswith(" ") or ": tr" in text for text in details.values())
     hello(conn, 1_000)
     assert troubled(conn) == {}
 

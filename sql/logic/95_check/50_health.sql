@@ -27,7 +27,7 @@ select 'site' as subject, s.state <> 'copy' as ok,
        case s.state when 'adopted' then format('adopted at %s by %s', s.adopted_at, s.adopted_by)
          when 'idle copy' then 'a copy in which nothing could run: its first use adopts it'
          else format('this database is a copy (%s) of the one that was adopted (%s): nothing runs here', s.here, s.home) end
-         || coalesce(format('; timeline %s since %s, before that %s', s.timeline, s.timeline_since, s.previous_timeline), '')
+         || coalesce('; timeline ' || s.timeline || ' since ' || s.timeline_since, '') || coalesce(', before that ' || s.previous_timeline, '')
          as detail,
        'If the original does not run any more, or this is to run beside it, type: pyengine db adopt' as hint
 from durable.site s
@@ -40,15 +40,17 @@ from (select string_agg(w::text, ' and ' order by w) as missing
       where not exists (select from durable._buckets b where b.bucket = w)) m
 union all
 select 'oldest snapshot', coalesce(s.transactions <= 200000 and (s.since is null or s.since >= c.now - 600000), true),
-       coalesce(format('%s%s%s: %s transactions old', s.name, ', process ' || s.pid, ', role ' || s.role, s.transactions)
-                || coalesce(format(', from %s ago', durable._ago(c.now - s.since)), '') || coalesce(', ' || s.state, ''), 'none'),
+       case when s.transactions is null then 'none'
+         else format('%s%s%s: %s transactions old', s.name, ', process ' || s.pid, ', role ' || s.role, s.transactions)
+              || case when s.since is null then '' else format(', from %s ago', durable._ago(c.now - s.since)) end
+              || coalesce(', ' || s.state, '') end,
        'Claims get slower while it lasts, because no row that died since can be removed. End that transaction.'
 from clock c
 left join lateral (select * from durable._snapshots x
                    order by x.since < c.now - 600000 desc nulls last, x.transactions desc limit 1) s on true
 union all
 select 'due work', coalesce(d.at >= c.now - 60000, true),
-       coalesce(format('the oldest was due %s ago', durable._ago(c.now - d.at)), 'nothing waits'),
+       case when d.at is null then 'nothing waits' else format('the oldest was due %s ago', durable._ago(c.now - d.at)) end,
        'select durable.tick(); tells why it is not done. A transaction that holds its run may be in the way.'
 from clock c
 cross join lateral (
@@ -60,7 +62,7 @@ cross join lateral (
     select min(s.next_run_at)::bigint from durable._schedules s where s.next_run_at <= c.now) x) d
 union all
 select 'ticks of workers', t.last >= c.now - 60000 is not false,
-       coalesce(format('the last success of %s was %s ago', t.id, durable._ago(c.now - t.last)), 'no worker is there'),
+       case when t.id is null then 'no worker is there' else format('the last success of %s was %s ago', t.id, durable._ago(c.now - t.last)) end,
        'Timers, lost leases and schedules wait. The log of that worker tells why; select durable.tick(); may too.'
 from clock c
 left join lateral (
