@@ -260,7 +260,7 @@ class Legacy:
         return _reported(row, "task", _json({"id": id, "counter": counter}))
 
     async def _heartbeat(self, request: Request, body: Body, claims: Claims | None) -> Response:
-        # its tasks are not named
+        # a process is known to itself alone, and its tasks are not named
         _allow(claims, "task.heartbeat", tasks=[])
         count = await self._backend.ask(older.HEARTBEAT, _text(body, "processId"), repeatable=True)
         return _json_response(200, _json({"tasksAffected": count}))

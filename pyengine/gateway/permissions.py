@@ -49,7 +49,7 @@ def check(claims: Claims, kind: str, data: dict[str, Any]) -> None:
     if claims.prefix:
         ids = _ids(kind, data)
         if ids is None:
-            raise Forbidden(f"{kind} without ids is not for tokens with a prefix")
+            raise Forbidden(f"{kind} is not for tokens with a prefix")
         if not all(_covers(claims, one) for one in ids):
             raise Forbidden("the request names an id without the prefix of the token")
     if claims.groups is not None:
@@ -101,9 +101,7 @@ def _named(kind: str, data: dict[str, Any]) -> list[Any] | None:
         return [data.get("id"), _expanded(data)]
     if kind == "task.heartbeat":
         tasks = data.get("tasks")
-        ids = [one.get("id") for one in (tasks if isinstance(tasks, list) else []) if isinstance(one, dict)]
-        # without a task it is about all that the process holds
-        return ids or None
+        return [one.get("id") for one in (tasks if isinstance(tasks, list) else []) if isinstance(one, dict)]
     if kind == "task.create":
         return []
     return [data.get("id")] if kind in _BY_ID else None

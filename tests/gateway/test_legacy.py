@@ -332,9 +332,6 @@ def test_tokens(opened: Callable[..., Gateway], key: Path) -> None:
         assert client.ask("GET", "/promises/a.1", authorization=mine) == (404, 40400)
         assert client.ask("GET", "/promises/b.1", authorization=mine) == (403, 40300)
         assert client.ask("GET", "/promises", authorization=mine) == (403, 40300)
-        heartbeat = ("POST", "/tasks/heartbeat", {"processId": "theirs"})
-        assert client.ask(*heartbeat, authorization=mine) == (403, 40300)
-        assert client.ask(*heartbeat, authorization=basic(token(prefix="")))[0] == 200
         body = {"id": "a.1", "timeout": FAR, "tags": {"resonate:invoke": "g"}}
         assert client.ask("POST", "/promises", body, authorization=mine)[0] == 201
         body = {"id": "a.2", "timeout": FAR, "tags": {"resonate:invoke": "h"}}

@@ -239,7 +239,6 @@ def inside(kind: str, **data: Any) -> dict[str, Any]:
         ),
         ("task.fulfill", {"id": "a", "action": inside("promise.settle", id="b")}),
         ("task.heartbeat", {"pid": "p", "tasks": [{"id": "a"}, {"id": "b"}]}),
-        ("task.heartbeat", {"pid": "p", "tasks": []}),
         ("schedule.create", {"id": "a", "promiseId": "b-{{.timestamp}}"}),
         ("schedule.create", {"id": "b", "promiseId": "a-{{.timestamp}}"}),
         ("schedule.create", {"id": "a", "promiseId": "a", "promiseTags": {"resonate:target": "poll://h/p"}}),
