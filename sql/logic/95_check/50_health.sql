@@ -27,7 +27,8 @@ select 'site' as subject, s.state <> 'copy' as ok,
        case s.state when 'adopted' then format('adopted at %s by %s', s.adopted_at, s.adopted_by)
          when 'idle copy' then 'a copy in which nothing could run: its first use adopts it'
          else format('this database is a copy (%s) of the one that was adopted (%s): nothing runs here', s.here, s.home) end
-         || coalesce('; timeline ' || s.timeline || ' since ' || s.timeline_since, '') || coalesce(', before that ' || s.previous_timeline, '')
+         || coalesce('; timeline ' || s.timeline || ' since ' || s.timeline_since, '')
+         || coalesce(', before that ' || s.previous_timeline, '')
          as detail,
        'If the original does not run any more, or this is to run beside it, type: pyengine db adopt' as hint
 from durable.site s
@@ -62,7 +63,8 @@ cross join lateral (
     select min(s.next_run_at)::bigint from durable._schedules s where s.next_run_at <= c.now) x) d
 union all
 select 'ticks of workers', t.last >= c.now - 60000 is not false,
-       case when t.id is null then 'no worker is there' else format('the last success of %s was %s ago', t.id, durable._ago(c.now - t.last)) end,
+       case when t.id is null then 'no worker is there'
+         else format('the last success of %s was %s ago', t.id, durable._ago(c.now - t.last)) end,
        'Timers, lost leases and schedules wait. The log of that worker tells why; select durable.tick(); may too.'
 from clock c
 left join lateral (
