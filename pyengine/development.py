@@ -25,7 +25,7 @@ from pyengine.definitions.registry import Registry
 from pyengine.errors import EngineError, NondeterminismError, NotFound, Unavailable
 from pyengine.protocol.commands import Halt, Release
 from pyengine.replay.divergence import Difference, hint_of
-from pyengine.replay_check import check_generations
+from pyengine.replay_check import check_journals, read_generations
 from pyengine.worker.effects import Effect
 from pyengine.worker.events import Event, ReportAnswered
 from pyengine.worker.run_manager import RunManager
@@ -141,10 +141,12 @@ async def check_run(pool: ConnectionPool, registry: Registry, id: str) -> Nondet
         Unavailable: the database cannot be reached.
     """
     try:
-        with _muted():
-            findings = await check_generations(pool, registry, id)
+        journals = await read_generations(pool, id)
     except NotFound:
         return None  # it was removed meanwhile
+    # only around the replay: while a journal is read, other code of this thread runs and may print
+    with _muted():
+        findings = check_journals(journals, registry)
     for one in findings:
         if one.divergence is not None:
             return _error(one, registry)

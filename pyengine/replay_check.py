@@ -24,7 +24,7 @@ from pyengine.definitions.registry import Registry
 from pyengine.errors import InvalidRequest, NotFound
 from pyengine.values.codec import Codec
 
-__all__ = ["Break", "Report", "check_generations", "replay_check"]
+__all__ = ["Break", "Report", "check_journals", "read_generations", "replay_check"]
 
 _PAGE_EVENTS = 5000
 _PAGE_RUNS = 200
@@ -109,15 +109,15 @@ async def replay_check(
         registry.workflow(workflow)
     await database.open()
     conn = await database.connect("replay-check")
-    codec, found = Codec(registry.errors), list[Finding]()
+    found = list[Finding]()
     try:
         async with conn.transaction(isolation="repeatable_read", readonly=True):
             listed = await conn.fetch(JOURNAL_LIST.sql, None if workflow is None else [workflow], finished)
             chosen = [pair for one in listed for pair in _sample(one["executions"], one["events"], sample)]
             for page in _pages(chosen):
-                for row in await conn.fetch(JOURNALS.sql, page):
-                    journal = Journal(**row)
-                    found.append(check_journal(journal, _code(registry, journal), codec))
+                found += check_journals(
+                    [Journal(**row) for row in await conn.fetch(JOURNALS.sql, page)], registry
+                )
                 if progress is not None:
                     progress(len(found), len(chosen))
     except DRIVER_ERRORS as error:
@@ -128,20 +128,23 @@ async def replay_check(
     return Report(runs=tuple(sorted(found, key=lambda one: (one.workflow, one.version, one.execution))))
 
 
-async def check_generations(pool: ConnectionPool, registry: Registry, id: str) -> list[Finding]:
-    """Replay the journals of one run, in the order of its generations.
+async def read_generations(pool: ConnectionPool, id: str) -> list[Journal]:
+    """Return the journals of one run, in the order of its generations.
 
     Args:
         pool: connections to the database of the run.
-        registry: the code.
         id: run id.
 
     Raises:
         NotFound: there is no such run.
         Unavailable: the database cannot be reached.
     """
+    return [Journal(**row) for row in await pool.rows(JOURNALS_OF, id)]
+
+
+def check_journals(journals: Iterable[Journal], registry: Registry) -> list[Finding]:
+    """Replay journals with the code of an application, and return a finding for each."""
     codec = Codec(registry.errors)
-    journals = [Journal(**row) for row in await pool.rows(JOURNALS_OF, id)]
     return [check_journal(one, _code(registry, one), codec) for one in journals]
 
 

@@ -12,6 +12,9 @@ import pytest
 
 from pyengine import App, DeterminismWarning, NondeterminismError, RunFailed, Workflow, ctx
 from pyengine.database.connection import Database
+from pyengine.database.pool import ConnectionPool
+from pyengine.database.statements.procedures import Procedure
+from pyengine.development import check_run
 from pyengine.replay_check import replay_check
 from pyengine.worker.run_manager import RunManager
 from tests.worker.test_replay_check import until
@@ -102,6 +105,34 @@ def test_an_old_side_with_the_recorded_value_needs_no_fork(dsn: str) -> None:
                 assert len(saved) == 1 and saved != known
 
     asyncio.run(main())
+
+
+class SlowPool(ConnectionPool):
+    """A pool whose answer comes when other code has run."""
+
+    def __init__(self) -> None:
+        self.asked, self.answered = asyncio.Event(), asyncio.Event()
+
+    async def rows(self, procedure: Procedure, *args: Any) -> list[Any]:
+        """Return no rows, when told to."""
+        self.asked.set()
+        await self.answered.wait()
+        return []
+
+
+def test_prints_while_a_journal_is_read_are_not_muted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the replay is muted: a program may print while its worker of development reads a journal."""
+
+    async def main() -> None:
+        pool = SlowPool()
+        check = asyncio.create_task(check_run(pool, App().registry, "r"))
+        await pool.asked.wait()
+        print("a result")
+        pool.answered.set()
+        assert await check is None
+
+    asyncio.run(main())
+    assert capsys.readouterr().out == "a result\n"
 
 
 numbers = itertools.count(1)
