@@ -17,8 +17,7 @@ import pytest
 from pyengine import App, DeterminismWarning, ctx
 from pyengine.errors import EncodeError, InvalidRequest, NotFound, RunFailed
 from tests.replay.memory_run import MemoryRun, workflow
-from tests.worker.test_not_deterministic import stamping
-from tests.worker.test_replay_check import until
+from tests.worker.test_not_deterministic import halted, stamping
 
 
 def said(call: Callable[[], Any], error: type[Exception]) -> str:
@@ -33,18 +32,7 @@ def said(call: Callable[[], Any], error: type[Exception]) -> str:
 def test_row_02_a_clock_as_an_argument_and_a_crash(dsn: str) -> None:
     """The halted run says that the code is not deterministic, shows both values, and where the clock is."""
     app = stamping(dsn)
-
-    async def main() -> Any:
-        async with app.client() as client:
-            run = await client.start("stamp", id="r")
-            async with app.worker():
-                await until(run, "waiting")
-            await client.promises.resolve("r.1", "x")
-            async with app.worker():
-                await until(run, "halted")
-            return (await run.get()).problem
-
-    problem = asyncio.run(main())
+    problem = halted("stamp", app, app)
     assert (
         "the code is not deterministic: two replays of the same journal gave step save" in problem["message"]
     )
@@ -238,18 +226,7 @@ def test_row_27_code_that_was_changed(dsn: str) -> None:
 
         return app
 
-    async def main() -> Any:
-        old, new = version(False), version(True)
-        async with old.client() as client:
-            run = await client.start("order", id="r")
-            async with old.worker():
-                await until(run, "waiting")
-            await client.promises.resolve("r.1", "x")
-            async with new.worker():
-                await until(run, "halted")
-            return (await run.get()).problem
-
-    problem = asyncio.run(main())
+    problem = halted("order", version(False), version(True))
     assert problem["message"].startswith("run r, child 0: the journal expects step charge ")
     assert "the code made step reserve (input [])" in problem["message"]
     assert "the code was changed after the run began" in str(problem)

@@ -42,23 +42,30 @@ def stamping(dsn: str) -> App:
     return app
 
 
+def halted(workflow: str, first: App, second: App) -> Any:
+    """Return the problem of the run "r": a worker of the first app began it and left it waiting for its call 1,
+    and one of the second could not go on with it.
+    """
+
+    async def main() -> Any:
+        async with first.client() as client:
+            run = await client.start(workflow, id="r")
+            async with first.worker():
+                await until(run, "waiting")
+            await client.promises.resolve("r.1", "x")
+            async with second.worker():
+                await until(run, "halted")
+            return (await run.get()).problem
+
+    return asyncio.run(main())
+
+
 def test_a_clock_as_an_argument_and_another_worker(dsn: str) -> None:
     """After a worker has gone the next one halts the run, and says that the code is not deterministic, with
     both values, and where it reads the clock.
     """
     app = stamping(dsn)
-
-    async def main() -> Any:
-        async with app.client() as client:
-            run = await client.start("stamp", id="r")
-            async with app.worker():
-                await until(run, "waiting")
-            await client.promises.resolve("r.1", "x")
-            async with app.worker():
-                await until(run, "halted")
-            return (await run.get()).problem
-
-    problem = asyncio.run(main())
+    problem = halted("stamp", app, app)
     assert problem["message"].startswith(
         "run r, child 0: the code is not deterministic: two replays of the same journal gave step save"
     )
