@@ -43,8 +43,8 @@ def stamping(dsn: str) -> App:
 
 
 def halted(workflow: str, first: App, second: App) -> Any:
-    """Return the problem of the run "r": a worker of the first app began it and left it waiting for its call 1,
-    and one of the second could not go on with it.
+    """Return the problem of the run "r": a worker of the first app began it and left it waiting for its
+    call 1, and one of the second could not go on with it.
     """
 
     async def main() -> Any:
