@@ -1,11 +1,11 @@
 """The handle of a run, and the verbs of a client for one run.
 
 Lives here: `Run`, which has an id and no state, so there can be several for one run, in any process; and
-`RunControl`, its verbs: get, why, wait, signal, cancel, pause, resume, redrive, fork. May not: a connection,
-SQL text, a decision; SQL decides whether a run can be cancelled or forked, and each refusal has its class of
-error. Design: every verb is one statement, in a transaction of its own or in the caller's (`conn`). A verb
-can be repeated after a lost connection: a signal has a key, a fork has the id of the new run, and the others
-request a state.
+`RunControl`, its verbs: get, wait, signal, cancel, pause, resume, redrive, fork, and those of run_watch.py.
+May not: a connection, SQL text, a decision; SQL decides whether a run can be cancelled or forked, and each
+refusal has its class of error. Design: every verb is one statement, in a transaction of its own or in the
+caller's (`conn`). A verb can be repeated after a lost connection: a signal has a key, a fork has the id of
+the new run, and the others request a state.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Running the bodies of steps.
 
 Lives here: `StepRunner`, which executes one attempt of a step and posts its outcome; `StepProgress`, what
-steps show while they run. May not: turns, the
-journal, the choice of the next attempt (run_driver.py). Design: an attempt ends in exactly one event, or in
-none if its outcome is not needed any more (the run was lost, released or has ended, or the step was given
-up). Then async bodies, which are tasks of the worker's loop, are cancelled, and sync ones, which run in
-threads, can see it in their token. A failure that the policy retries is an outcome too, with its delay. The
-first of several outcomes of a step states its policy, which governs the step from then on.
+steps show while they run. May not: turns, the journal, the choice of the next attempt (run_driver.py).
+Design: an attempt ends in exactly one event, or in none if its outcome is not needed any more (the run was
+lost, released or has ended, or the step was given up). Then async bodies, which are tasks of the worker's
+loop, are cancelled, and sync ones, which run in threads, can see it in their token. A failure that the policy
+retries is an outcome too, with its delay. The first of several outcomes of a step states its policy, which
+governs the step from then on.
 """
 
 from __future__ import annotations
@@ -181,7 +181,18 @@ class StepRunner:
 
     def _enter(self, attempt: Attempt) -> None:
         """Let the body that is about to begin know what it is, and what it may use."""
-        current_step.set(self._info(attempt))
+        call = attempt.call
+        current_step.set(
+            StepInfo(
+                run_id=attempt.run_id,
+                child=call.child,
+                attempt=call.attempt,
+                name=call.name,
+                execution=attempt.execution,
+                token=attempt.token,
+                reporter=self._progress,
+            )
+        )
         if self._dependencies is not None:
             current_dependencies.set(self._dependencies)
 
@@ -276,18 +287,6 @@ class StepRunner:
             return step_outcome(call, error=text)
         retry = policy_text(policy) if call.attempt == 1 and not attempt.begun else None
         return step_outcome(call, error=text, retry_in_ms=delay_ms, retry=retry)
-
-    def _info(self, attempt: Attempt) -> StepInfo:
-        call = attempt.call
-        return StepInfo(
-            run_id=attempt.run_id,
-            child=call.child,
-            attempt=call.attempt,
-            name=call.name,
-            execution=attempt.execution,
-            token=attempt.token,
-            reporter=self._progress,
-        )
 
     def _text(self, attempt: Attempt, error: BaseException) -> str:
         """Return the JSON text of the error of an attempt."""
