@@ -172,6 +172,8 @@ def test_calls_beside_retention(dsn: str, open_scene: Scene, seed: int, race_s: 
                     )
                 elif dice < 0.5:
                     scene.one("select durable.call_invalidate(function => %s)", F)
+                elif answer["at"] == "started":  # again, before the worker is done with it
+                    met.add(scene.begin([value], scope="stu"[number])["at"])
 
     def worker() -> None:
         with scene_of(dsn) as scene:

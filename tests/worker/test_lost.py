@@ -31,7 +31,9 @@ def test_a_run_that_is_taken_away_is_dropped(dsn: str, conn: Connection) -> None
             # the lease ended and was taken at once: between two commits the heartbeat could renew it
             with conn.transaction():
                 conn.execute("update durable._tasks set expires_at = 0")
-                conn.execute("select durable.tick_v1(100)")
+                # a tick may do a portion of a sweep instead
+                while conn.execute("select 1 from durable._tasks where pid is not null").fetchone():
+                    conn.execute("select durable.tick_v1(100)")
         return mine
 
     @app.workflow
