@@ -218,11 +218,14 @@ def notify(inventory: Inventory) -> Found:
 
 
 def journal(inventory: Inventory) -> Found:
-    """Only append inserts into the journal; retention may move and delete rows; nothing updates them."""
+    """Only append and insert_run insert into the journal; retention moves and deletes rows; none updates."""
     for name, statement, tokens in inventory.bodies():
         noun = statement.file.noun
         for index, token in enumerate(tokens):
-            inserts = at(tokens, index, "insert", "into", SCHEMA, ".", "_journal") and noun != "append"
+            inserts = at(tokens, index, "insert", "into", SCHEMA, ".", "_journal") and noun not in (
+                "append",
+                "insert_run",
+            )
             updates = at(tokens, index, "update", SCHEMA, ".", "_journal") and noun not in (
                 "append",
                 "retention",

@@ -33,6 +33,12 @@ $$;
 comment on function durable._send_message(text, text) is
   'Sends data to one process, with this commit. Like a hint it may be lost. The address is random: a channel and a secret. Roles that can read the statements of others can see the channel, but not the secret, which stands only in tables and parameters; the receiver drops a message that does not begin with the secret. An invalid address or a message that is too long for Postgres sends nothing, because neither may fail a turn.';
 
+create or replace function durable._is_hinted(p_channel text, p_now bigint)
+returns boolean language sql stable
+as $$ select current_setting('durable.' || p_channel, true) is not distinct from (p_now / 50)::text $$;
+comment on function durable._is_hinted(text, bigint) is
+  'Whether this session knows that a hint was sent in the current 50 ms, so that _hint would send none. Inlined, without a look at a table.';
+
 create or replace function durable._hint(p_channel text, p_now bigint)
 returns void language plpgsql volatile
 as $$
@@ -42,15 +48,18 @@ declare
   v_mode pg_catalog.text;
   v_sent_at pg_catalog.int8;
 begin
-  select (select s.value from durable.settings s where s.name = 'hints'),
-         (select h.sent_at from durable._hints h where h.channel = p_channel) into v_mode, v_sent_at;
+  select h.sent_at into v_sent_at from durable._hints h where h.channel = p_channel;
+  -- most of the time a hint was sent just now; this check costs no lock and no write, and comes first because it ends most calls
+  if v_sent_at between p_now - 49 and p_now then
+    if v_sent_at / 50 = p_now / 50 then
+      perform set_config('durable.' || p_channel, (p_now / 50)::pg_catalog.text, false);
+    end if;
+    return;
+  end if;
+  select s.value into v_mode from durable.settings s where s.name = 'hints';
   if v_mode = 'off' then
     return;
   elsif v_mode = 'coalesce' then
-    -- most of the time a hint was sent just now; this check costs no lock and no write
-    if v_sent_at between p_now - 49 and p_now then
-      return;
-    end if;
     -- one lock for each 50 ms: a transaction that stays open keeps back the hints of its own 50 ms alone
     if not pg_try_advisory_xact_lock(1685417571, hashtext(p_channel) # (p_now / 50 & 2147483647)::pg_catalog.int4) then
       return;

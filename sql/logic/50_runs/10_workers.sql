@@ -241,44 +241,46 @@ $$;
 comment on function durable._is_as_durable(text, text, text) is
   'True if a commit under p_commits is at least as durable as one under p_as, both values of synchronous_commit. p_standbys is the value of synchronous_standby_names: without standbys every value but off waits for the same.';
 
-create or replace function durable._hand_off(
-  p_head durable._executions, p_request durable._start_request, p_reply text, p_now bigint)
-returns durable.start_record language plpgsql volatile
+create or replace function durable._try_lock_idle(p_request durable._start_request, p_run text, p_reply text, p_now bigint)
+returns durable._idle_workers language plpgsql volatile
 as $$
 declare
-  v_code text := durable._code(p_head.workflow, p_head.workflow_version);
-  v_idle durable._idle_workers;
-  v_task durable._tasks;
+  v_code text := durable._code(p_request.workflow, p_request.version);
+  v_worker durable._idle_workers;
 begin
   -- JSON text is at most six times as long as the text, and a notification has less than 8000 bytes
-  if octet_length(p_head.id) + octet_length(p_head.workflow) + octet_length(p_head.workflow_version)
+  if octet_length(p_run) + octet_length(p_request.workflow) + octet_length(p_request.version)
        + octet_length(p_request.input) + octet_length(p_request.queue) + coalesce(octet_length(p_reply), 0) > 1250
      or current_setting('transaction_isolation') <> 'read committed' then
     return null;
   end if;
-  select * into v_idle from durable._idle_workers i
+  select i.* into v_worker from durable._idle_workers i
   where i.worker >= '' and i.idle_until > p_now and p_request.queue = any (i.queues)
-    and i.digests ->> v_code = encode(p_head.digest, 'hex')
+    and i.digests ->> v_code = (select encode(w.digest, 'hex') from durable._workflows w
+                                where w.name = p_request.workflow and w.version = p_request.version)
     and durable._is_as_durable(current_setting('synchronous_commit'), i.synchronous_commit,
                                current_setting('synchronous_standby_names'))
     and not durable._is_disconnected(i.number)
-  limit 1 for update skip locked;
-  if not found then
-    return null;
-  end if;
-  update durable._idle_workers i set idle_until = null where i.worker = v_idle.worker;
-  insert into durable._tasks as t (id, execution, deadline, queue, priority, workflow, workflow_version, state, version, pid, ttl,
-                                   expires_at, attempt, attempt_open)
-  values (p_head.id, p_head.execution, durable._later(p_now, p_request.timeout_ms), p_request.queue, p_request.priority,
-          p_head.workflow, p_head.workflow_version, 'acquired', 1, v_idle.worker, v_idle.ttl, p_now + v_idle.ttl, 1, true)
-  returning t.* into v_task;
-  perform durable._send_message(v_idle.address, json_build_array(
-    durable._claimed_run(v_task, p_head, 0, p_request.input, p_now, '[]'), p_request.timeout_ms, p_reply)::text);
-  return (p_head.id, true, true);
+  limit 1 for update of i skip locked;
+  return v_worker;
 end
 $$;
-comment on function durable._hand_off(durable._executions, durable._start_request, text, bigint) is
-  'Gives the task of a run that begins in this transaction to an idle worker, by a direct message [the run as _claimed_run, timeout in ms, p_reply]. Null, and nothing is written, if no idle worker can run it. Never waits: one start at a time has the row of a worker. A worker whose presence lock is free has died. The message leaves with the commit and does not wait for the disk, so the caller''s commit must be at least as durable as the worker''s own commits, which build on it; otherwise there is no hand-off, and the claim, a commit of the worker, makes the start durable. This relies on the caller being alone in its transaction: a change of synchronous_commit between this call and the commit can lose a run that a worker has begun. Even then no other run is harmed, because every report names its run.';
+comment on function durable._try_lock_idle(durable._start_request, text, text, bigint) is
+  'Locks an idle worker to which the run can be handed off; null if there is none. Never waits: one start at a time has the row of a worker. A worker whose presence lock is free has died. The direct message leaves with the commit and does not wait for the disk, so the caller''s commit must be at least as durable as the worker''s own commits, which build on it; otherwise there is no hand-off, and the claim, a commit of the worker, makes the start durable. This relies on the caller being alone in its transaction: a change of synchronous_commit between this call and the commit can lose a run that a worker has begun. Even then no other run is harmed, because every report names its run.';
+
+create or replace function durable._hand_off(
+  p_worker durable._idle_workers, p_execution bigint, p_request durable._start_request, p_reply text, p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  update durable._idle_workers i set idle_until = null where i.worker = p_worker.worker;
+  perform durable._send_message(p_worker.address, json_build_array(
+    durable._claimed_run(t, h, 0, p_request.input, p_now, '[]'), p_request.timeout_ms, p_reply)::text)
+  from durable._executions h join durable._tasks t on t.id = h.id where h.execution = p_execution;
+end
+$$;
+comment on function durable._hand_off(durable._idle_workers, bigint, durable._start_request, text, bigint) is
+  'Tells a worker that _try_lock_idle has locked of the run that was inserted as claimed by it, by a direct message [the run as _claimed_run, timeout in ms, p_reply].';
 
 create or replace function durable.worker_bye_v1(p_worker text)
 returns integer language plpgsql volatile

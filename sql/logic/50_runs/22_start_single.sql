@@ -2,6 +2,18 @@
 -- the batch path in 24_start.sql. tests/sql/test_start_single.py proves that both answer and write the same. Any other case is
 -- left to the batch path, and nothing is written.
 
+create or replace function durable._is_ordinary(p_request durable._start_request)
+returns boolean language sql stable
+as $$
+  select octet_length(p_request.workflow) between 1 and 256 and strpos(p_request.workflow, ':') = 0
+         and p_request.version <> '' and jsonb_typeof(p_request.args) in ('array', 'object')
+         and octet_length(p_request.input) <= 1000 and (p_request.id is null or p_request.id ~ '^[0-9a-f]{32}$')
+         and p_request.queue = 'default' and p_request.priority = 0 and p_request.tags = '{}' and p_request.tenant = ''
+         and p_request.key is null and p_request.timeout_ms is null and p_request.delay_ms is null
+$$;
+comment on function durable._is_ordinary(durable._start_request) is
+  'True for small arguments without options, and no id or a random one: what _is_surely_valid says too, by an expression that costs less to prepare, which each transaction does again.';
+
 create or replace function durable._is_surely_valid(p_request durable._start_request)
 returns boolean language sql stable
 as $$
@@ -22,17 +34,6 @@ as $$
 $$;
 comment on function durable._is_surely_valid(durable._start_request) is
   'True if the request certainly passes all checks of a start, judged by its fields alone. Otherwise the checks decide and explain.';
-
-create or replace function durable._undo_promise(p_id text)
-returns durable.start_record language plpgsql volatile
-as $$
-begin
-  delete from durable._promises p where p.id = p_id;
-  return null;
-end
-$$;
-comment on function durable._undo_promise(text) is
-  'Deletes the promise of a run whose key a bulk start, which locks no keys, has just committed.';
 
 create or replace function durable._may_exist(p_request durable._start_request)
 returns boolean language plpgsql stable
@@ -57,17 +58,17 @@ declare
   v_now bigint;
   v_run text;
   v_execution bigint;
-  v_digest bytea;
-  v_head durable._executions;
-  v_handed_off durable.start_record;
+  v_worker durable._idle_workers;
   v_is_copy boolean := not durable._knows_site() and durable._is_copy();
 begin
-  if durable._is_surely_valid(p_request) is not true then
-    return null;
+  if durable._is_ordinary(p_request) is not true then
+    if durable._is_surely_valid(p_request) is not true then
+      return null;
+    end if;
   end if;
-  select w.digest into v_digest from durable._workflows w where w.name = p_request.workflow and w.version = p_request.version;
-  if not (found or p_request.any_workflow) then
-    perform durable._check_workflow(p_request.workflow);
+  if not p_request.any_workflow then
+    perform durable._check_workflow(p_request.workflow)
+    where not exists (select from durable._workflows w where w.name = p_request.workflow and w.version = p_request.version);
   end if;
   if p_request.key is null and (p_fresh or p_request.id is null) then
     v_now := durable._now_ms();
@@ -80,29 +81,18 @@ begin
     v_run := coalesce(p_request.id, durable._root_id(p_request.tenant, p_request.workflow, p_request.key));
     v_now := durable._now_ms();
   end if;
-  v_execution := durable._next_execution();
-  insert into durable._promises (id, tenant, head, timeout_at, created_at, external, target, param_headers, param_data, tags)
-  values (v_run, p_request.tenant, v_execution, durable._later(v_now, p_request.timeout_ms), v_now, true,
-          durable._target_of(p_request.queue), '{"codec": "json"}', p_request.input, p_request.tags) on conflict do nothing;
-  if not found then
-    return null;
-  end if;
-  v_head := durable._begin_one(v_execution, v_run, p_request.tenant, p_request.workflow, p_request.version, p_request.key,
-                               v_digest, v_now);
-  if v_head.execution is null then
-    return durable._undo_promise(v_run);
-  end if;
   if p_notify and p_request.delay_ms is null and not v_is_copy then
-    v_handed_off := durable._hand_off(v_head, p_request, p_reply, v_now);
-    if v_handed_off.id is not null then
-      return v_handed_off;
-    end if;
+    v_worker := durable._try_lock_idle(p_request, v_run, p_reply, v_now);
   end if;
-  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
-  values (v_run, v_execution, durable._later(v_now, p_request.timeout_ms), v_now + coalesce(p_request.delay_ms, 0),
-          p_request.queue, p_request.priority, p_request.workflow, p_request.version);
-  perform durable._notify('durable_ready') where p_notify;
-  return (v_run, true, false);
+  v_execution := durable._next_execution();
+  if not durable._insert_run(p_request, v_run, v_execution, v_worker, v_now) then
+    return null;
+  elsif v_worker.worker is not null then
+    perform durable._hand_off(v_worker, v_execution, p_request, p_reply, v_now);
+  elsif p_notify then
+    perform durable._notify('durable_ready');
+  end if;
+  return (v_run, true, v_worker.worker is not null);
 end
 $$;
 comment on function durable._start_single(durable._start_request, boolean, boolean, text) is

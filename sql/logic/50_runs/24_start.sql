@@ -242,16 +242,15 @@ as $$
 declare
   v_request durable._start_request := row(
     $1, $2, $2::text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12);
-  v_id text := (durable._start_single(v_request)).id;
-  v_run record;
+  v_run durable.start_record := durable._start_single(v_request);
+  v_now bigint;
 begin
-  if v_id is not null then
-    perform durable._hint('durable_ready', durable._now_ms());
-    return v_id;
+  if v_run.id is null then
+    select s.id, s.created, false into v_run from durable._start_batch_of_one(v_request) s;
   end if;
-  select * into v_run from durable._start_batch_of_one(v_request);
-  if v_run.created then
-    perform durable._hint('durable_ready', durable._now_ms());
+  v_now := durable._now_ms();
+  if v_run.created and not durable._is_hinted('durable_ready', v_now) then
+    perform durable._hint('durable_ready', v_now);
   end if;
   return v_run.id;
 end
