@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tests.support.pooler import Pooler
 
 Connection = psycopg.Connection[TupleRow]
-SEED = "PYENGINE_TEST_SEED"
+SEED, FULL = "PYENGINE_TEST_SEED", "PYENGINE_TEST_FULL"
 RESULTS = Path(__file__).parent.parent / "bench" / "results"
 # the mark `fast`: replay, style and one SQL file, without what starts many processes
 FAST = re.compile(r"tests/(replay/|style/test_(imports|rooms|sql_style|waits|py_style)|sql/test_start\.py)")
@@ -77,11 +77,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose seed and server folder once; xdist workers inherit both through the environment."""
+    """Choose seed, size and server folder once; xdist workers inherit all through the environment."""
     if hasattr(config, "workerinput"):
         return
     seed = config.getoption("--seed")
     os.environ[SEED] = str(random.SystemRandom().randrange(2**31) if seed is None else seed)
+    os.environ[FULL] = "1" if config.getoption("--full") else ""
     begin_session()
 
 

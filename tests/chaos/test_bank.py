@@ -185,7 +185,9 @@ def wake_a_zombie(dsn: str, conn: psycopg.Connection[tuple[object, ...]], run: s
         stop(zombie)
 
 
-@pytest.mark.parametrize("fence", [True, False], ids=["fence", "no-fence"])
+@pytest.mark.parametrize(
+    "fence", [pytest.param(True, id="fence"), pytest.param(False, id="no-fence", marks=pytest.mark.full)]
+)
 def test_a_zombie_cannot_commit(empty_database: Callable[[], str], fence: bool) -> None:
     """A worker that is frozen between its row and its commit, while another one takes its run over and ends
     it, is refused when it comes back; without the fence the same scene leaves the leg twice, and the audit

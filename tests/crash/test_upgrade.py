@@ -117,9 +117,9 @@ def go_on(dsn: str, clients: list[Load], runs: int) -> None:
     until(dsn, "select count(*) >= %s from durable.runs where state = 'completed'", before + runs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("runs", "threads"),
-    [pytest.param(20, 2, id="small"), pytest.param(400, 4, id="400", marks=pytest.mark.full)],
+    ("runs", "threads"), [pytest.param(20, 2, id="small"), pytest.param(400, 4, id="400")]
 )
 def test_an_upgrade_under_load(
     tmp_path: Path, empty_database: Callable[[], str], runs: int, threads: int

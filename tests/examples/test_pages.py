@@ -154,6 +154,7 @@ def test_unknown_names_are_found() -> None:
 # -- the site
 
 
+@pytest.mark.full
 def test_the_site_builds(tmp_path: Path) -> None:
     """MkDocs makes the site without a warning, and no page of it asks another server for anything."""
     build = ["mkdocs", "build", "--strict", "-q", "-f", str(ROOT / "docs/mkdocs.yml"), "-d", str(tmp_path)]

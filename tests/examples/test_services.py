@@ -202,7 +202,14 @@ def port(dsn: str) -> Iterator[int]:
     thread.join()
 
 
-@pytest.mark.parametrize("language", [go, typescript, java], ids=lambda one: str(one.__name__))
+LANGUAGES = [
+    pytest.param(go, id="go"),
+    pytest.param(typescript, id="typescript"),
+    pytest.param(java, id="java", marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_a_service_orders_signals_and_reads_the_result(
     dsn: str, direct: str, port: int, language: Callable[[], Program]
 ) -> None:

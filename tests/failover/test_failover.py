@@ -120,6 +120,7 @@ def test_with_synchronous_replication_nothing_acknowledged_is_lost(
     assert all(starter.acknowledged for starter in starters)
 
 
+@pytest.mark.full
 def test_with_asynchronous_replication_the_rest_of_the_history_is_whole(
     pair: tuple[Node, Node], tmp_path: Path, figures: Callable[[str, str], None]
 ) -> None:
@@ -172,6 +173,7 @@ def test_with_asynchronous_replication_the_rest_of_the_history_is_whole(
     )
 
 
+@pytest.mark.full
 def test_a_worker_of_the_fenced_primary_cannot_write(pair: tuple[Node, Node], tmp_path: Path) -> None:
     """The standby was promoted, and the primary still runs, cut off from it. Commits there wait for a standby
     that does not come back, so no report and no start takes effect. The runs go on at the new primary, and

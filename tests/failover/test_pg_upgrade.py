@@ -71,11 +71,8 @@ def upgrade(old: Node, new: Node) -> None:
     new.run("vacuumdb", "--all", "--analyze-only", "-h", host, "-p", port, "-U", "postgres")
 
 
-@pytest.mark.parametrize(
-    "old_and_new",
-    [pytest.param(15, marks=pytest.mark.full), 16, pytest.param(17, marks=pytest.mark.full)],
-    indirect=True,
-)
+@pytest.mark.full
+@pytest.mark.parametrize("old_and_new", [15, 16, 17], indirect=True)
 def test_pg_upgrade_keeps_live_runs(
     old_and_new: tuple[Node, Node], tmp_path: Path, figures: Callable[[str, str], None]
 ) -> None:

@@ -104,7 +104,7 @@ def restore_as_another_role(shop: Shop, target: Node) -> str:
 @pytest.mark.parametrize(
     "way",
     [
-        dump_and_restore,
+        pytest.param(dump_and_restore, marks=pytest.mark.full),
         pytest.param(dump_as_the_owner, marks=pytest.mark.full),
         pytest.param(restore_as_another_role, marks=pytest.mark.full),
     ],
@@ -128,6 +128,7 @@ def test_a_dump_brings_everything_back(shop: Shop, tmp_path: Path, way: Callable
     assert differences(shop.before, contents(shop.node.dsn("shop", "shop_owner"))) == []
 
 
+@pytest.mark.full
 def test_a_base_backup_runs_nothing_if_its_configuration_says_that_it_is_a_copy(tmp_path: Path) -> None:
     """Its server and its database have the numbers of the original, so only the setting durable.site tells
     them apart. Without it, once the original is gone, everything goes on, and nothing has to be adopted."""

@@ -31,7 +31,8 @@ SMALL = Size(pushes=30, kills=1)
 FULL = Size(pushes=1_000, kills=8)
 
 
-@pytest.mark.parametrize("size", [SMALL, pytest.param(FULL, marks=pytest.mark.full)], ids=["small", "full"])
+@pytest.mark.full
+@pytest.mark.parametrize("size", [SMALL, FULL], ids=["small", "full"])
 def test_nothing_pushed_is_lost(dsn: str, gateways: Gateways, pushing: Opened, seed: int, size: Size) -> None:
     """Two gateways push to a shim and to a listener, and one of them is killed now and then."""
     choice = random.Random(seed)

@@ -351,7 +351,7 @@ FORGERS: tuple[Forger, ...] = (
 )
 
 
-@pytest.mark.parametrize("number", [6, pytest.param(100, marks=pytest.mark.full)])
+@pytest.mark.parametrize("number", [3, pytest.param(100, marks=pytest.mark.full)])
 @pytest.mark.session("the gates of its clock are locks of sessions")
 def test_forged_histories_are_refuted(
     dsn: str, clock: Clock, seed: int, number: int, figures: Callable[[str, str], None]

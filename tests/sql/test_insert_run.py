@@ -37,7 +37,8 @@ def test_a_run_may_be_claimed_from_its_birth(conn: Connection) -> None:
     conn.execute(
         "insert into durable._idle_workers"
         " (worker, number, address, queues, digests, ttl, idle_until, synchronous_commit)"
-        " select w.id, w.number, 'durable_to_' || repeat('a', 32) || ':' || repeat('b', 32), '{q}', '{}', 500, 1, 'on'"
+        " select w.id, w.number, 'durable_to_' || repeat('a', 32) || ':' || repeat('b', 32), '{q}', '{}',"
+        " 500, 1, 'on'"
         " from durable._workers w"
     )
     assert insert(conn, "new", worker=W)

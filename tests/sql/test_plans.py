@@ -420,9 +420,9 @@ def act_all(session: Connection, tag: str) -> None:
     "plans",
     [
         "of_empty_tables",
-        "after_vacuum_of_empty_tables",
-        "after_vacuum_beside_a_writer",
-        "fresh",
+        pytest.param("after_vacuum_of_empty_tables", marks=pytest.mark.full),
+        pytest.param("after_vacuum_beside_a_writer", marks=pytest.mark.full),
+        pytest.param("fresh", marks=pytest.mark.full),
         "analyzed",
     ],
 )
