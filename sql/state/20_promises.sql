@@ -55,18 +55,14 @@ create table durable._promises (
   settled_at durable.epoch_ms,
   due_at bigint generated always as (
     case when state = 'pending' and external and timeout_at < 9007199254740991 then timeout_at end) stored,
-  failed_at timestamptz generated always as (
-    case when head is not null and state like 'rejected%' then to_timestamp(settled_at / 1000.0) end) stored,
+  failed_at timestamptz,
   execution bigint,
   head bigint,
   child integer,
   task_version integer,
   timer boolean not null default false,
   external boolean not null default false,
-  failure text generated always as (
-    case when head is not null then case state
-      when 'rejected' then 'failed' when 'rejected_timedout' then 'timed_out' when 'rejected_canceled' then 'cancelled' end
-    end) stored,
+  failure text,
   id text collate "C" not null,
   state text not null default 'pending',
   tenant text not null default '',
@@ -96,9 +92,9 @@ comment on column durable._promises.settled_at is 'Instant of a client verdict, 
 comment on column durable._promises.due_at is
   'When the sweep must settle it; null if it never expires. Its index has no other rows, so settling a promise that never expires changes no index.';
 comment on column durable._promises.failed_at is
-  'When a run failed, for people; null for any other promise, so that completing a run changes no index.';
+  'When a run failed, for people; null for any other promise, so that completing a run changes no index. The settlement writes it: PostgreSQL would read the expression of a generated column for each statement.';
 comment on column durable._promises.failure is
-  'How a run failed, in the terms of the view durable.runs: failed, timed_out or cancelled; null for any other promise.';
+  'How a run failed, in the terms of the view durable.runs: failed, timed_out or cancelled; null for any other promise. The settlement writes it.';
 comment on column durable._promises.execution is 'Owner: the execution whose journal records this promise; null for a free-standing one. Set at birth only.';
 comment on column durable._promises.child is 'The number of this promise among the children of its owner.';
 comment on column durable._promises.head is 'The execution that this promise is the result of; null unless it is a run.';

@@ -92,8 +92,7 @@ FORBIDDEN: dict[str, Forbidden] = {
         P.format("value_data = '1'", "x"), "_promises.promises_pending_have_no_value"
     ),
     "preserved_promise_no_duplicate_ids": Forbidden(
-        "alter table durable._promises alter column due_at drop expression, "
-        "alter column failed_at drop expression, alter column failure drop expression; "
+        "alter table durable._promises alter column due_at drop expression; "
         "insert into durable._promises select * from durable._promises where id = 'internal'",
         "_promises.promises_pk",
     ),

@@ -3,6 +3,8 @@ resumed, its journals written."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.clock import Clock
@@ -256,3 +258,46 @@ def test_a_settlement_settles_nothing_else(conn: Connection) -> None:
     assert task_of(conn, "t1") == ("pending", 1, None)
     assert task_of(conn, "t2") == ("suspended", 1, None)
     assert promise_of(conn, "t1") == ("pending", None)
+
+
+FAILED = (
+    "select id, failure, failed_at = to_timestamp(settled_at / 1000.0) from durable._promises order by id"
+)
+
+
+def test_a_run_that_failed_says_how_and_when(conn: Connection, clock: Clock) -> None:
+    """By the single-row path, the general one, as a child and by its deadline; neither a run that completed
+    nor a promise that was rejected says so.
+    """
+    held = begin_run(conn, "alone")
+    take_turn(conn, "W", report(held, end=fail()))
+    parent = begin_run(conn, "parent")
+    take_turn(conn, "W", report(parent, commands=[run(0, queue="c"), promise(1)]))
+    take_turn(conn, "W", report(claim(conn, "W", "c"), end=fail()))
+    ask(conn, settle("parent.1", state="rejected"))
+    begin_run(conn, "late", timeout="50 ms")
+    done = begin_run(conn, "well")
+    take_turn(conn, "W", report(done, end=complete()))
+    clock.advance(50)
+    tick(conn)
+    found = {id_: (failure, same) for id_, failure, same in conn.execute(FAILED).fetchall()}
+    assert found == {
+        "alone": ("failed", True),
+        "late": ("timed_out", True),
+        "parent": (None, None),
+        "parent.0": ("failed", True),
+        "parent.1": (None, None),
+        "well": (None, None),
+    }
+
+
+def test_a_settlement_of_before_is_completed(conn: Connection) -> None:
+    """The backfill of migration 0008 gives a failed run what an older settlement did not write."""
+    step = next((Path(__file__).parents[2] / "migrations").glob("0008_*")).read_text()
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", report(held, end=fail()))
+    right = conn.execute(FAILED).fetchall()
+    conn.execute("update durable._promises set failure = null, failed_at = null")
+    assert conn.execute("select law from durable.check()").fetchall() == [("failed_run_says_how_and_when",)]
+    assert [conn.execute(step.encode()).rowcount for _ in range(2)] == [1, 0]
+    assert conn.execute(FAILED).fetchall() == right

@@ -41,12 +41,14 @@ from finished f order by f.execution
 """
 _PROMISES = """
 insert into durable._promises (id, timeout_at, created_at, settled_at, head, task_version, external, state,
-                               target, param_headers, param_data, value_data)
+                               target, param_headers, param_data, value_data, failure, failed_at)
 select f.id, case f.state when 'rejected_timedout' then f.settled_at else durable._never() end,
        f.created_at, f.settled_at, f.execution, 1, true, f.state, 'poll://any@default',
        '{"codec": "json"}', '["x"]',
        case f.state when 'resolved' then '"done"'
-                    when 'rejected' then '{"type": "Boom", "message": "it broke"}' end
+                    when 'rejected' then '{"type": "Boom", "message": "it broke"}' end,
+       durable._failure(f.execution, f.state),
+       case when f.state <> 'resolved' then to_timestamp(f.settled_at / 1000.0) end
 from finished f order by f.execution
 """
 _JOURNAL = """

@@ -1,6 +1,21 @@
 -- The settlement chain (settle, resume, execute) for any number of promises at once. Every settlement is made here: by a
 -- client, by a worker, under a fence, by a deadline. The only UPDATE that moves a promise out of pending stands here.
 
+create or replace function durable._failure(p_head bigint, p_state text)
+returns text language sql immutable parallel safe
+as $$
+  select case when p_head is not null then case p_state
+    when 'rejected' then 'failed' when 'rejected_timedout' then 'timed_out' when 'rejected_canceled' then 'cancelled' end end
+$$;
+comment on function durable._failure(bigint, text) is
+  'How a run failed whose promise has this head and state; null for a run that did not, and for any other promise.';
+
+create or replace function durable._verdict(p_state text, p_timer boolean, p_timeout_at bigint, p_now bigint)
+returns text language sql immutable parallel safe
+as $$ select case when p_timeout_at > p_now then p_state when p_timer then 'resolved' else 'rejected_timedout' end $$;
+comment on function durable._verdict(text, boolean, bigint, bigint) is
+  'The state in which a promise settles: the given one, or at or after its deadline the verdict of the deadline.';
+
 create or replace function durable._settle_rows(
   p_ids text[], p_states text[], p_headers jsonb[], p_data text[], p_now bigint, p_keys text[], p_versions integer[])
 returns durable._settled[] language plpgsql volatile
@@ -10,8 +25,11 @@ declare
 begin
   with settled as (
     update durable._promises p
-    set state = case when p.timeout_at > p_now then v.state when p.timer then 'resolved' else 'rejected_timedout' end,
+    set state = durable._verdict(v.state, p.timer, p.timeout_at, p_now),
         settled_at = least(p_now, p.timeout_at),
+        failure = durable._failure(p.head, durable._verdict(v.state, p.timer, p.timeout_at, p_now)),
+        failed_at = case when durable._failure(p.head, durable._verdict(v.state, p.timer, p.timeout_at, p_now)) is not null
+                         then to_timestamp(least(p_now, p.timeout_at) / 1000.0) end,
         value_headers = case when p.timeout_at > p_now then v.headers end,
         value_data = case when p.timeout_at > p_now then v.data end,
         ikey_complete = case when p.timeout_at > p_now then v.key end,
@@ -38,7 +56,8 @@ as $$
 begin
   update durable._promises p
   set state = p_state, settled_at = p_now, value_headers = null, value_data = p_data, ikey_complete = null,
-      task_version = p_version
+      task_version = p_version, failure = durable._failure(p_head, p_state),
+      failed_at = case when p_state <> 'resolved' then to_timestamp(p_now / 1000.0) end
   where p.id = p_id;
   delete from durable._tasks t where t.id = p_id;
   perform durable._append_end(

@@ -34,6 +34,8 @@ as $$
       p.ikey_complete is not null and (p.state = 'pending' or p.settled_at is not distinct from p.timeout_at)),
     ('well_formed_promise_timer_not_targeted', p.timer and p.target is not null and durable._strict()),
     ('well_formed_promise_target_is_nonempty', p.target = ''),
+    ('failed_run_says_how_and_when', p.failure is distinct from durable._failure(p.head, p.state)
+      or p.failed_at is distinct from case when p.failure is not null then to_timestamp(p.settled_at / 1000.0) end),
     ('promise_external_if_targeted_or_timer', not p.external and (p.timer or p.target is not null))
   ) as v (law, broken)
   where v.broken
