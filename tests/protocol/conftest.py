@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.sdk_house import LANGUAGES, SDKS, House
-from tests.support.sdks import NEWEST, NoPython, NoSdk, Sdk
+from tests.support.sdks import NEWEST, NoSdk, Sdk, missing
 
 
 @pytest.fixture(scope="session")
 def sdk(request: pytest.FixtureRequest) -> Callable[[str], Sdk]:
-    """A function: the SDK of a language, installed. Without a Python that is new enough its tests are
-    skipped, and fail with --full."""
+    """A function: the SDK of a language, installed. One that cannot be had is tried once."""
     newest = request.config.getoption("--newest-sdks")
-    known: dict[str, Sdk] = {}
+    known: dict[str, Sdk | NoSdk] = {}
 
     def get(language: str) -> Sdk:
         if language not in known:
             get_it, pinned, _ = SDKS[language]
             try:
                 known[language] = get_it(NEWEST if newest and language in LANGUAGES else pinned)
-            except NoPython as reason:
-                (pytest.fail if request.config.getoption("--full") else pytest.skip)(str(reason))
             except NoSdk as reason:
-                pytest.fail(str(reason), pytrace=False)
-        return known[language]
+                known[language] = reason
+        found = known[language]
+        if isinstance(found, NoSdk):
+            missing(found, full=request.config.getoption("--full"))
+        return found
 
     return get
 

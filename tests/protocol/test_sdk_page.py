@@ -11,7 +11,7 @@ import pytest
 
 from tests.examples.pages import Page
 from tests.support.gateway import Gateway
-from tests.support.sdks import PYTHON_SDK, TYPESCRIPT_SDK, NoPython, NoSdk, python_sdk, typescript_sdk
+from tests.support.sdks import PYTHON_SDK, TYPESCRIPT_SDK, NoSdk, missing, python_sdk, typescript_sdk
 
 PAGE = Page("docs/how-to/serve-other-languages.md")
 WAIT_S = 120
@@ -27,10 +27,8 @@ def test_the_programs_of_the_page(request: pytest.FixtureRequest, dsn: str, tmp_
     """The worker in one language answers the client in the other what the page shows."""
     try:
         python, node = python_sdk(PYTHON_SDK), typescript_sdk(TYPESCRIPT_SDK)
-    except NoPython as reason:
-        (pytest.fail if request.config.getoption("--full") else pytest.skip)(str(reason))
     except NoSdk as reason:
-        pytest.fail(str(reason), pytrace=False)
+        missing(reason, full=request.config.getoption("--full"))
     for name in ("greet.py", "ask.mjs"):
         (tmp_path / name).write_text(block(name), encoding="utf-8")
     (tmp_path / "node_modules").symlink_to(node.folder / "node_modules")

