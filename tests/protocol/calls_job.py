@@ -51,8 +51,27 @@ async def wait(promise_id: str) -> Any:
         return {"error": str(error)}
 
 
+@app.workflow(name="ours.say_yes")
+async def say_yes(promise_id: str) -> str:
+    """Settles what somebody else waits for, by a function of the database."""
+    return await ctx.sql("public.say_yes", promise_id, type=str)
+
+
 @app.workflow(name="ours.nap")
 async def nap(ms: int) -> str:
     """Sleeps, until it is cancelled."""
     await ctx.sleep(ms / 1000)
     return "awake"
+
+
+@app.workflow(name="ours.relay")
+async def relay(calls: list[tuple[str, list[Any]]]) -> list[Any]:
+    """Runs workflows and services, one after the other; answers what it got of each, or the error."""
+    known: dict[str, Any] = {"ours.add": add, "ours.fail": fail, "ours.nap": nap}
+    answers: list[Any] = []
+    for name, args in calls:
+        try:
+            answers.append(await ctx.start(known.get(name, name), *args))
+        except Exception as error:
+            answers.append({"error": f"{error}: {error.__cause__}"})
+    return answers

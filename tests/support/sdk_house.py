@@ -72,8 +72,13 @@ where p.tags ->> 'resonate:origin' = %s and p.state = 'pending' and p.target is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A process of an SDK."""
+    """A process of an SDK.
 
+    Args:
+        pid: its name in its group, where the messages for it go.
+    """
+
+    pid: str
     process: subprocess.Popen[str]
     errors: IO[str]
 
@@ -126,7 +131,7 @@ class House:
             stderr=errors,
             text=True,
         )
-        self._programs.append(Program(process=process, errors=errors))
+        self._programs.append(Program(pid=pid, process=process, errors=errors))
         return self._programs[-1]
 
     def worker(self, language: str) -> str:

@@ -2,6 +2,7 @@
 //
 //     program.mjs FOLDER URL GROUP PID worker | late-worker
 //     program.mjs FOLDER URL GROUP PID ask PREFIX SCENE ...
+//     program.mjs FOLDER URL GROUP PID call ID FUNCTION ARGS
 //     program.mjs FOLDER URL GROUP PID settle ID VALUE
 //     program.mjs FOLDER URL GROUP PID await ID ...
 //     program.mjs FOLDER URL GROUP PID cancel ID
@@ -17,7 +18,7 @@ import { pathToFileURL } from "node:url";
 
 const [folder, url, group, pid, role, ...rest] = process.argv.slice(2);
 const load = (name) => import(pathToFileURL(createRequire(join(folder, "program.js")).resolve(name)).href);
-const { Resonate } = await load("@resonatehq/sdk");
+const { HttpNetwork, Resonate } = await load("@resonatehq/sdk");
 
 const there = (ctx) => ctx.options({ target: group });
 
@@ -77,6 +78,20 @@ function flaky() {
   return calls;
 }
 
+// calls functions of others, one after the other; answers what it got of each
+function* relay(ctx, calls) {
+  const answers = [];
+  for (const [target, name, args] of calls) {
+    try {
+      answers.push(yield* ctx.rpc(name, ...args, ctx.options({ target })));
+    } catch (error) {
+      // a cancelled call without a value throws nothing
+      answers.push({ error: error?.message ?? null });
+    }
+  }
+  return answers;
+}
+
 // takes a while
 async function work(_ctx, seconds) {
   await new Promise((done) => setTimeout(done, seconds * 1000));
@@ -85,6 +100,24 @@ async function work(_ctx, seconds) {
 
 function late() {
   return "at last";
+}
+
+const outcome = (answer) => answer.catch((error) => ({ error: error.message }));
+
+// how many resolved promises have these tags, page by page: the SDK has this request, and no function that makes it
+async function countOf(tags) {
+  const network = options.network ?? new HttpNetwork({ url });
+  let count = 0;
+  let cursor;
+  do {
+    const head = { corrId: crypto.randomUUID(), version: "2026-04-01" };
+    const data = { state: "resolved", tags, limit: 10, cursor };
+    const answer = await network.send({ kind: "promise.search", head, data });
+    if (answer.head.status !== 200) throw new Error(answer.data);
+    count += answer.data.promises.length;
+    cursor = answer.data.cursor;
+  } while (cursor !== undefined);
+  return count;
 }
 
 async function play(resonate, scene, id) {
@@ -123,6 +156,8 @@ async function play(resonate, scene, id) {
       return call("fail").catch((error) => error.message);
     case "again":
       return [await call("add", 1, 1), await call("add", 5, 5)];
+    case "search":
+      return countOf({ "resonate:origin": `${id.slice(0, -scene.length)}fan-out` });
     case "named": {
       // calls of this SDK have arguments by position alone; a promise made by hand has a call with names
       const named = { func: "greet", args: [], kwargs: { name: "ann", loud: true }, version: 1 };
@@ -151,7 +186,7 @@ if (url.startsWith("postgresql:")) {
   options.url = url;
 }
 const resonate = new Resonate(options);
-const all = { add, sum_of: sumOf, steps, fib, nap, leave, question, fail, flaky, work };
+const all = { add, sum_of: sumOf, steps, fib, nap, leave, question, fail, flaky, relay, work };
 for (const [name, func] of Object.entries(role === "late-worker" ? { late } : all)) resonate.register(name, func);
 // until its input ends: it does not outlive the tests
 if (works) process.stdin.on("end", () => process.exit(0)).resume();
@@ -164,9 +199,12 @@ if (role === "settle") {
 } else if (role === "await") {
   for (const id of rest) {
     const handle = await resonate.get(id);
-    const answer = await handle.result().catch((error) => ({ error: error.message }));
-    console.log(JSON.stringify(answer));
+    console.log(JSON.stringify(await outcome(handle.result())));
   }
+} else if (role === "call") {
+  const [id, name, args] = rest;
+  const there = resonate.options({ target: group, timeout: 300_000, version: 1 });
+  console.log(JSON.stringify(await outcome(resonate.rpc(id, name, ...JSON.parse(args), there))));
 } else if (!works) {
   const [prefix, ...scenes] = rest;
   for (const scene of scenes) console.log(JSON.stringify(await play(resonate, scene, prefix + scene)));
