@@ -20,6 +20,7 @@ from tests.support.sdk_house import LANGUAGES, LONG_SCENES, OLDER, SCENES, UNSET
 from tests.support.sdks import Sdk
 
 FULL = pytest.mark.full
+OLDER_ONES = [pytest.param(each, marks=FULL) for each in OLDER]
 DEAF_AFTER_S = 310
 
 
@@ -38,7 +39,7 @@ def street(
         yield house
 
 
-@pytest.mark.parametrize("language", [*LANGUAGES, *(pytest.param(each, marks=FULL) for each in OLDER)])
+@pytest.mark.parametrize("language", [*LANGUAGES, *OLDER_ONES])
 def test_every_scene(house: House, language: str) -> None:
     """What a client of an SDK asks of a worker of the same SDK it gets."""
     group = house.worker(language)
@@ -54,7 +55,7 @@ def test_each_language_calls_the_other(house: House, asks: str, works: str) -> N
     assert asking.answers() == [SCENES[scene] for scene in scenes], house.said()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", [*LANGUAGES, *OLDER_ONES])
 def test_a_human_in_the_loop(house: House, language: str) -> None:
     """A workflow waits for a promise that a process settles later, by the id that is seen in the database."""
     group = house.worker(language)
@@ -64,7 +65,7 @@ def test_a_human_in_the_loop(house: House, language: str) -> None:
     assert asking.answers() == ["they said yes"]
 
 
-@pytest.mark.parametrize("language", ["typescript", pytest.param("python", marks=FULL)])
+@pytest.mark.parametrize("language", ["typescript", pytest.param("python", marks=FULL), *OLDER_ONES])
 def test_a_human_with_psql(house: House, language: str) -> None:
     """A workflow waits for a promise that a person resolves in SQL."""
     asking = house.begin(language, house.worker(language), "ask", f"{language}-psql-", "human")
@@ -73,10 +74,11 @@ def test_a_human_with_psql(house: House, language: str) -> None:
     assert asking.answers() == ["they said yes"]
 
 
-def test_search(house: House) -> None:
-    """A client finds the promises of a workflow by their tags."""
-    asking = house.begin("python", house.worker("python"), "ask", "found-", "fan-out", "search")
-    assert asking.answers() == [SCENES["fan-out"], 21]
+@pytest.mark.parametrize("language", [*LANGUAGES, *OLDER_ONES])
+def test_search(house: House, language: str) -> None:
+    """A client finds the promises of a workflow by their tags, page by page."""
+    asking = house.begin(language, house.worker(language), "ask", f"{language}-found-", "fan-out", "search")
+    assert asking.answers() == [SCENES["fan-out"], 21], house.said()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -106,7 +108,7 @@ def test_large_scenes(house: House, language: str) -> None:
 
 
 @FULL
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", [*LANGUAGES, *OLDER])
 @pytest.mark.parametrize("scene", ["long-sleep", "work"])
 def test_a_worker_that_is_killed(house: House, language: str, scene: str) -> None:
     """Another worker ends what the first began: at once if it slept, after its lease if it worked."""

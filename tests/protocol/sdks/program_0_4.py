@@ -63,6 +63,12 @@ def nap(ctx: Context, seconds: int) -> Any:
     return "awake"
 
 
+def leave(ctx: Context, part: str) -> Any:
+    """Begins something under an id of the caller's and does not wait for it."""
+    yield ctx.detached(part, add, 2, 3)
+    return part
+
+
 def question(ctx: Context) -> Any:
     """Waits for what somebody else decides."""
     answer = yield ctx.promise()
@@ -111,6 +117,10 @@ def play(resonate: Resonate, scene: str, id_: str) -> Any:
     match scene:
         case "run":
             return resonate.run(id_, steps, 3).result(WAIT_S)
+        case "detached":
+            part = resonate.trigger(id_, GROUP, "leave", f"{id_}-part").result(WAIT_S)
+            # the call is there, so this one begins nothing and gets its value
+            return resonate.trigger(part, GROUP, "add", 50, 50).result(WAIT_S)
         case "rejected":
             try:
                 resonate.trigger(id_, GROUP, "refuses").result(WAIT_S)
@@ -129,7 +139,7 @@ resonate = Resonate(
     store=RemoteStore(url=requests),
     task_source=Poller(url=streams, group=GROUP if works else f"{GROUP}-asks"),
 )
-for known in (add, sum_of, steps, fib, nap, question, work, retries, refuses, fail, flaky):
+for known in (add, sum_of, steps, fib, nap, leave, question, work, retries, refuses, fail, flaky):
     resonate.register(known, name=known.__name__)
 if works:
     # until its input ends: it does not outlive the tests
