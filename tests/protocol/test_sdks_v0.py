@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
+from tests.crash.processes import worker
 from tests.support.cluster import Server, installed_database, of_worker
 from tests.support.gateway import Gateway
 from tests.support.sdk_house import SCENES, House
@@ -29,14 +30,20 @@ where p.id like %s and p.state = 'pending' and p.target is null and not p.timer
 
 
 @pytest.fixture(scope="module")
+def dsn_v0(server: Server) -> Iterator[str]:
+    """The database of all tests of this file."""
+    with installed_database(server, of_worker("sdks_v0")) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
 def street(
-    server: Server, sdk: Callable[[str], Sdk], tmp_path_factory: pytest.TempPathFactory
+    dsn_v0: str, sdk: Callable[[str], Sdk], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[House]:
     """A house for all tests of this file."""
     with ExitStack() as stack:
-        dsn = stack.enter_context(installed_database(server, of_worker("sdks_v0")))
-        conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
-        gateway = stack.enter_context(Gateway(dsn, legacy_port=0))
+        conn = stack.enter_context(psycopg.connect(dsn_v0, autocommit=True))
+        gateway = stack.enter_context(Gateway(dsn_v0, legacy_port=0))
         url = f"{gateway.url},{gateway.legacy_url}"
         house = House(url, conn, sdk, tmp_path_factory.mktemp("sdks_v0"))
         stack.callback(house.end)
@@ -85,3 +92,14 @@ def test_a_worker_that_is_killed(house: House, language: str, scene: str) -> Non
     first.end()
     house.begin(language, group, "worker")
     assert asking.answers() == ["awake" if scene == "long-sleep" else "worked"], house.said()
+
+
+@FULL
+@pytest.mark.parametrize("language", SDKS)
+def test_it_calls_a_workflow_of_ours(house: House, dsn_v0: str, language: str) -> None:
+    """A published name answers as a function of the SDK does: the value, the error by its message."""
+    for name, function in (("ours.add", "add"), ("ours.fail", "refuses")):
+        house.conn.execute("select durable.publish(%s, 'ours', %s)", (name, function))
+    with worker(dsn_v0, "--queue", "ours", job="tests.protocol.calls_job:app"):
+        asking = house.begin(language, "ours", "ask", f"{language}-ours-", "rpc", "rejected", "again")
+        assert asking.answers() == [5, "no luck", [2, 2]], house.said()

@@ -3,6 +3,7 @@ and refuses what is malformed before it looks at anything."""
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.support.verbs import (
     begun,
     create,
     done,
+    fail,
     refusal,
     report,
     take_turn,
@@ -55,6 +57,17 @@ def test_the_record(conn: Connection, clock: Clock) -> None:
         "completedOn": born + 3,
     }
     assert ask(conn, ("select * from durable.promise_read_v0('full')", ())) == (200, "OK", full)
+
+
+def test_an_error_for_older_sdks(conn: Connection) -> None:
+    """It has its message where 0.5 and 0.6 look, and where 0.4 does."""
+    take_turn(conn, "W", report(begin_run(conn, "r"), end=fail('{"type": "Boom", "message": "no luck"}')))
+    text = "select durable._wire_v0(promise) #>> '{value,data}' from durable.promise_read_v0('r')"
+    assert json.loads(base64.b64decode(ask(conn, (text, ()))[0])) == {
+        "__error__": "no luck",
+        "__type": "resonate.errors.ResonateError",
+        "attributes": {"msg": "no luck", "code": "UNKNOWN"},
+    }
 
 
 def test_read(conn: Connection, clock: Clock) -> None:

@@ -16,14 +16,23 @@ $$;
 comment on function durable._record_v0(durable.promise_record, text, text) is
   'A promise in the older shape: state in capitals, createdOn and completedOn, idempotency keys. Absent fields are left out. Payloads are as stored; _wire_v0 converts them.';
 
+create or replace function durable._error_v0(p_message text)
+returns text language sql immutable parallel safe
+as $$
+  select jsonb_build_object('__error__', p_message, '__type', 'resonate.errors.ResonateError',
+                            'attributes', jsonb_build_object('msg', p_message, 'code', 'UNKNOWN'))::text
+$$;
+comment on function durable._error_v0(text) is
+  'An error as older SDKs read it. Versions 0.5 and 0.6 look for __error__ first; 0.4 makes the class that is named, of its own package.';
+
 create or replace function durable._wire_payload_v0(p_headers jsonb, p_data text, p_state text)
 returns jsonb language sql immutable
 as $$
   select case
     when not durable._is_plain(p_headers) then jsonb_build_object('headers', nullif(p_headers, '{}'), 'data', p_data)
     when p_state like 'REJECTED%' and p_data is not null
-      then jsonb_build_object('data', durable._in_envelope(jsonb_build_object('__error__', coalesce(
-             durable._json(p_data) ->> 'message', p_data))::text))
+      then jsonb_build_object('data', durable._in_envelope(durable._error_v0(
+             coalesce(durable._json(p_data) ->> 'message', p_data))))
     else jsonb_build_object('data', durable._in_envelope(p_data)) end
 $$;
 comment on function durable._wire_payload_v0(jsonb, text, text) is
