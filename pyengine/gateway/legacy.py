@@ -26,7 +26,7 @@ from pyengine.gateway.envelope import Refused
 from pyengine.gateway.housekeeping import Housekeeping
 from pyengine.gateway.members import Members
 from pyengine.gateway.metrics import Metrics
-from pyengine.gateway.permissions import Forbidden, check
+from pyengine.gateway.permissions import Forbidden, check, prefix_of
 from pyengine.gateway.poll import bearer
 from pyengine.gateway.request_body import BodyMemory, BodyShare, read_body
 from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
@@ -260,9 +260,10 @@ class Legacy:
         return _reported(row, "task", _json({"id": id, "counter": counter}))
 
     async def _heartbeat(self, request: Request, body: Body, claims: Claims | None) -> Response:
-        # a process is known to itself alone, and its tasks are not named
+        # its tasks are not named: only those that the token covers are renewed
         _allow(claims, "task.heartbeat", tasks=[])
-        count = await self._backend.ask(older.HEARTBEAT, _text(body, "processId"), repeatable=True)
+        process, prefix = _text(body, "processId"), prefix_of(claims)
+        count = await self._backend.ask(older.HEARTBEAT, process, prefix, repeatable=True)
         return _json_response(200, _json({"tasksAffected": count}))
 
     # schedules

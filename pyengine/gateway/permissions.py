@@ -14,7 +14,7 @@ from typing import Any
 from pyengine.gateway.addresses import group_of
 from pyengine.gateway.tokens import Claims
 
-__all__ = ["Forbidden", "check", "check_poll", "withhold"]
+__all__ = ["Forbidden", "check", "check_poll", "narrow", "prefix_of", "withhold"]
 
 _BY_ID = frozenset(
     {
@@ -56,6 +56,25 @@ def check(claims: Claims, kind: str, data: dict[str, Any]) -> None:
         for address in _addresses(kind, data):
             if group_of(address) not in claims.groups:
                 raise Forbidden("the request names an address outside the groups of the token")
+
+
+def narrow(claims: Claims, kind: str, data: dict[str, Any]) -> None:
+    """Keep a request that may leave ids out to those that the token covers.
+
+    A heartbeat without tasks means all tasks of its process, and a process is named by whoever knows it.
+
+    Args:
+        claims: what the token says.
+        kind: the kind of the request.
+        data: its data.
+    """
+    if kind == "task.heartbeat" and prefix_of(claims):
+        data["prefix"] = prefix_of(claims)
+
+
+def prefix_of(claims: Claims | None) -> str:
+    """Return the beginning of all ids that the token covers; empty if these are all ids."""
+    return "" if claims is None or claims.is_admin else claims.prefix or ""
 
 
 def withhold(claims: Claims, data: Any) -> None:

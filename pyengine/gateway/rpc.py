@@ -21,7 +21,7 @@ from pyengine.gateway.envelope import Request as Envelope
 from pyengine.gateway.housekeeping import Housekeeping
 from pyengine.gateway.members import Members
 from pyengine.gateway.metrics import Metrics
-from pyengine.gateway.permissions import Forbidden, check, withhold
+from pyengine.gateway.permissions import Forbidden, check, narrow, withhold
 from pyengine.gateway.poll import bearer
 from pyengine.gateway.request_body import BodyMemory, BodyShare, read_body
 from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
@@ -91,6 +91,8 @@ class Rpc:
         claims = self._check_token(envelope, header)
         if envelope.kind.startswith("debug.") and not self._config.debug:
             raise Refused(403, f"{envelope.kind} is switched off here: pyengine serve --debug")
+        if claims is not None:
+            narrow(claims, envelope.kind, envelope.data)
         answer = await self._backend.rpc(envelope.document)
         if claims is not None:
             withhold(claims, answer["data"])

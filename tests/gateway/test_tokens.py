@@ -358,6 +358,29 @@ def test_a_prefix_holds_over_http(guarded: Gateway) -> None:
         assert client.ask("debug.reset")[0] == 403
 
 
+def test_a_heartbeat_keeps_to_the_prefix(guarded: Gateway, house: str) -> None:
+    """Whoever knows the process of others renews its own tasks of that name only, in both APIs."""
+    ids = ("beat-mine", "beat-theirs")
+    renewed = "select id from durable._tasks where id like 'beat-%' and expires_at > acquired_at + ttl"
+    mine = token(prefix="beat-m")
+    with Client(guarded.url, token(role="admin")) as client, psycopg.connect(house, autocommit=True) as conn:
+        for id in ids:
+            client.create(id, "poll://any@beat")
+            assert client.acquire(id, pid="beat-p")[0] == 200
+        with Client(guarded.url, mine) as limited:
+            assert limited.ask("task.heartbeat", pid="beat-p", tasks=[]) == (200, {})
+            assert limited.ask("task.heartbeat", pid="beat-p", tasks=[], prefix="beat-") == (200, {})
+        found = client.http.post(
+            f"{guarded.url}/tasks/heartbeat",
+            json={"processId": "beat-p"},
+            headers={"authorization": f"Bearer {mine}"},
+        )
+        assert (found.status_code, found.json()) == (200, {"tasksAffected": 1})
+        assert conn.execute(renewed.encode()).fetchall() == [(ids[0],)]
+        assert client.ask("task.heartbeat", pid="beat-p", tasks=[])[0] == 200
+        assert len(conn.execute(renewed.encode()).fetchall()) == 2
+
+
 def test_a_preload_keeps_to_the_prefix(guarded: Gateway) -> None:
     """A task may be of a branch that has promises of others; they are not sent with it."""
     tags = {"resonate:branch": "shop"}

@@ -109,6 +109,24 @@ def test_heartbeat_of_protocol_tasks(conn: Connection, clock: Clock) -> None:
     assert rows == [("a", 1000), ("b", 1500), ("c", 2500)]
 
 
+def test_heartbeat_of_a_part(conn: Connection, clock: Clock) -> None:
+    """With a prefix the tasks whose id begins with it, named or not."""
+    for name in ("a:1", "a:2", "b:1"):
+        ask(conn, create(name, target="g"))
+        ask(conn, acquire(name, 0, "P", 1000))
+    for tasks, prefix, count in (
+        ("'{}', '{}'", "a:", 2),
+        ("'{a:1,b:1}', '{1,1}'", "a:", 1),
+        ("'{}', '{}'", "c", 0),
+        ("'{}', '{}'", "", 3),
+    ):
+        clock.advance(10)
+        call = (f"select durable.task_heartbeat('P', {tasks}, %s)", (prefix,))
+        assert ask(conn, call) == (count,)
+        row = conn.execute("select count(*) from durable._tasks where expires_at = durable._now_ms() + 1000")
+        assert row.fetchone() == (count,)
+
+
 def test_heartbeat_of_a_dead_task(conn: Connection, clock: Clock) -> None:
     """A task past its own deadline is not renewed."""
     take(conn, "t", clock.now_ms + 100)

@@ -124,8 +124,8 @@ DROP_TASK = Procedure(
 )
 
 HEARTBEAT = Procedure(
-    signature="(process id) -> number of its tasks",
-    sql="select durable.task_heartbeat_v0($1::text)",
+    signature="(process id, prefix of ids) -> number of its tasks",
+    sql="select durable.task_heartbeat_v0($1::text, $2::text)",
 )
 
 CREATE_SCHEDULE = Procedure(

@@ -184,7 +184,7 @@ $$;
 comment on function durable.worker_heartbeat_v1(text, bigint[], text[], integer[], bigint) is
   'Renews the leases of the runs that the worker executes, for the ttl that it asked for; answers the executions that it has lost. It waits for no lock: a locked task is neither renewed nor lost. Its id is recorded with the worker, and no sweep takes the task while the worker sends heartbeats.';
 
-create or replace function durable.task_heartbeat(p_pid text, p_ids text[], p_versions integer[])
+create or replace function durable.task_heartbeat(p_pid text, p_ids text[], p_versions integer[], p_prefix text default '')
 returns integer language plpgsql volatile
 as $$
 declare
@@ -198,7 +198,7 @@ begin
     select coalesce(array_agg(t.id), '{}'), array_agg(t.version) into p_ids, p_versions
     from durable._tasks t where t.pid = p_pid and t.state = 'acquired';
   end if;
-  v_free := durable._try_lock_free_tasks(p_ids);
+  v_free := durable._try_lock_free_tasks(array(select i from unnest(p_ids) i where starts_with(i, coalesce(p_prefix, ''))));
   v_now := durable._now_ms();
   update durable._tasks t set expires_at = v_now + t.ttl
   where t.id = any (v_free) and t.pid = p_pid
@@ -208,8 +208,8 @@ begin
   return v_count;
 end
 $$;
-comment on function durable.task_heartbeat(text, text[], integer[]) is
-  'Renews leases of a process; tasks that it does not hold are skipped. An empty list means all its tasks, as SDKs send it; in the strict profile it means none. Answers how many were renewed. WF004.';
+comment on function durable.task_heartbeat(text, text[], integer[], text) is
+  'Renews leases of a process; tasks that it does not hold are skipped, and so are those whose id does not begin with p_prefix. An empty list means all its tasks, as SDKs send it; in the strict profile it means none. Answers how many were renewed. WF004.';
 
 create or replace function durable._is_disconnected(p_number bigint)
 returns boolean language sql volatile

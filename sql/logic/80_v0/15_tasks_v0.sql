@@ -164,7 +164,7 @@ $$;
 comment on function durable.task_drop_v0(text, integer) is
   'Older API: gives a claimed task back, so that it is offered again, to other processes first. 204; 200 it is done already; 403, 404 as task_complete_v0. WF016.';
 
-create or replace function durable.task_heartbeat_v0(p_process_id text)
+create or replace function durable.task_heartbeat_v0(p_process_id text, p_prefix text default '')
 returns integer language plpgsql volatile
 as $$
 declare
@@ -173,11 +173,11 @@ declare
 begin
   select coalesce(array_agg(t.id), '{}'), coalesce(array_agg(t.version), '{}') into v_ids, v_versions
   from durable._tasks t where t.pid = p_process_id and t.state = 'acquired';
-  return durable.task_heartbeat(p_process_id, v_ids, v_versions);
+  return durable.task_heartbeat(p_process_id, v_ids, v_versions, p_prefix);
 end
 $$;
-comment on function durable.task_heartbeat_v0(text) is
-  'Older API: renews the leases of all tasks of a process, and answers how many. WF004.';
+comment on function durable.task_heartbeat_v0(text, text) is
+  'Older API: renews the leases of all tasks of a process whose id begins with p_prefix, and answers how many. WF004.';
 
 create or replace function durable.promise_task_v0(
   p_id text, p_idempotency_key text, p_param_data text, p_param_headers jsonb, p_timeout_at bigint, p_strict boolean,

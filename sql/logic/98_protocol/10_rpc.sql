@@ -430,11 +430,13 @@ begin
     v_ids := v_ids || durable._read_text(v_task, 'id');
     v_versions := v_versions || durable._read_version(v_task);
   end loop;
-  perform durable.task_heartbeat(durable._read_text(p_data, 'pid'), v_ids, v_versions);
+  perform durable.task_heartbeat(
+    durable._read_text(p_data, 'pid'), v_ids, v_versions, durable._read_text(p_data, 'prefix', true));
   return '{}';
 end
 $$;
-comment on function durable._rpc_task_heartbeat(jsonb) is 'task.heartbeat';
+comment on function durable._rpc_task_heartbeat(jsonb) is
+  'task.heartbeat. A gateway adds the prefix of the token, because a heartbeat may leave out the names of its tasks.';
 
 create or replace function durable._rpc_task_search(p_data jsonb)
 returns jsonb language plpgsql volatile
