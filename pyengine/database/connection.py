@@ -331,7 +331,7 @@ class ReconnectingConnection:
             if not self.alive:
                 conn = await self.database.connect(self._role)
                 with _mapped_errors(self.database.where, conn.terminate):
-                    self._odd = self.database.pooled and await is_odd(conn)
+                    self._odd = self.database.pooled and await is_odd(conn, self._role)
                     if self._prepare is not None:
                         await self._prepare(conn)
                 self._conn = conn
@@ -378,7 +378,7 @@ class ReconnectingConnection:
                 # to be sent while its locks are held
                 if transacts or not self._odd:
                     return await action(conn)
-                async with transaction(conn):
+                async with transaction(conn, self._role):
                     return await action(conn)
             except asyncpg.PostgresError as error:
                 if error.sqlstate == READ_ONLY and not self.database.pooled and is_standby(conn):

@@ -22,6 +22,7 @@ from pyengine.database.statements.sessions import (
     BEGIN_READING,
     CLEAN,
     IS_ODD,
+    OWN_WITHIN,
     SETTINGS,
     SETTINGS_WITHIN,
     WORKER_SETTINGS,
@@ -46,22 +47,35 @@ async def fit(conn: Any, role: str) -> None:
     await conn.execute(SETTINGS.get(role, WORKER_SETTINGS).sql)
 
 
-async def is_odd(conn: Any) -> bool:
-    """Return whether a shared session has other settings, so that each transaction must set its own."""
-    return bool(await conn.fetchval(IS_ODD.sql))
+async def is_odd(conn: Any, role: str) -> bool:
+    """Return whether a shared session lacks settings of a purpose, so that each transaction must set them."""
+    return role in OWN_WITHIN or bool(await conn.fetchval(IS_ODD.sql))
 
 
-async def begin(conn: Any, *, reads: bool = False) -> None:
-    """Begin a transaction with the engine's settings, in any session; on a standby it only reads."""
-    await conn.execute(f"{(BEGIN_READING if reads else BEGIN).sql}; {SETTINGS_WITHIN.sql}")
+async def begin(conn: Any, role: str = "", *, reads: bool = False) -> None:
+    """Begin a transaction with the engine's settings, in any session.
+
+    Args:
+        conn: the connection.
+        role: its purpose, which may have settings of its own.
+        reads: the transaction only reads, which a standby allows too.
+    """
+    settings = OWN_WITHIN.get(role, SETTINGS_WITHIN)
+    await conn.execute(f"{(BEGIN_READING if reads else BEGIN).sql}; {settings.sql}")
 
 
 @contextlib.asynccontextmanager
-async def transaction(conn: Any, *, reads: bool = False) -> AsyncIterator[None]:
-    """Run the block in a transaction with the engine's settings, as `begin`; an error rolls it back."""
-    await begin(conn, reads=reads)
+async def transaction(conn: Any, role: str = "", *, reads: bool = False) -> AsyncIterator[None]:
+    """Run the block in a transaction with the engine's settings; arguments as for `begin`.
+
+    An error rolls it back. If the block is cancelled, its caller gives up the connection, and the transaction
+    with it: a statement that still runs could keep the rollback waiting.
+    """
+    await begin(conn, role, reads=reads)
     try:
         yield
+    except asyncio.CancelledError:
+        raise
     except BaseException:
         if not conn.is_closed():
             await conn.execute("rollback")

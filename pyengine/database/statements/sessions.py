@@ -19,6 +19,7 @@ __all__ = [
     "CLIENT_SETTINGS",
     "GATEWAY_SETTINGS",
     "IS_ODD",
+    "OWN_WITHIN",
     "SETTINGS",
     "SETTINGS_WITHIN",
     "USER_SETTINGS",
@@ -98,12 +99,19 @@ BEGIN_READING = Procedure(
     sql="begin isolation level read committed read only",
 )
 
+_WITHIN = {name: value for name, value in _TRANSACTIONS.items() if name.endswith("timeout")} | _READ
+
 SETTINGS_WITHIN = Procedure(
     signature="() until the end of the transaction",
-    sql=_set(
-        {name: value for name, value in _TRANSACTIONS.items() if name.endswith("timeout")} | _READ, local=True
-    ),
+    sql=_set(_WITHIN, local=True),
 )
+
+OWN_WITHIN = {
+    "gateway": Procedure(
+        signature="() until the end of the transaction", sql=_set(_WITHIN | _LITTLE_PATIENCE, local=True)
+    )
+}
+"""By the purpose of a connection: those that each transaction sets in a shared session, whatever that has."""
 
 IS_ODD = Procedure(
     signature="() -> boolean, true if the session's defaults differ from the engine's settings",
