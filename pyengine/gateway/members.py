@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, TypeAlias
 
@@ -38,16 +39,21 @@ class Member(NamedTuple):
         return f"poll://uni@{self.group}/{self.pid}"
 
 
-class Message(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Message:
     """A message on its way.
 
     Args:
         frame: its bytes.
         sent: called once the operating system has taken them, if that matters.
+
+    Attributes:
+        stream: the stream that it is on; it moves to the next one of its member with what is not written yet.
     """
 
     frame: bytes
     sent: Callable[[], None] | None = None
+    stream: Stream | None = field(default=None, init=False)
 
 
 Task: TypeAlias = tuple[str, int]
@@ -124,6 +130,7 @@ class Stream:
 
     def send(self, message: Message) -> None:
         """Put a message on its way."""
+        message.stream = self
         self._queue.append(message)
         self.wake.set()
 
@@ -198,9 +205,9 @@ class Members:
             if not group:
                 del self._groups[stream.member.group]
 
-    def is_open(self, stream: Stream) -> bool:
-        """Return whether a stream may still send what is on its way."""
-        return stream in self._open
+    def is_on_its_way(self, message: Message) -> bool:
+        """Return whether a message may still be sent: the stream that it is on is open."""
+        return message.stream in self._open
 
     def find(self, member: Member) -> Stream | None:
         """Return the stream of a member."""

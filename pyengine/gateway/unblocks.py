@@ -3,7 +3,8 @@
 Lives here: `Unblocks`: what is claimed for whom, and what is acknowledged. May not: who listens to what
 (SQL). Design: a claimed message comes again until it is acknowledged, which it is once the operating system
 has its bytes. So it is delivered at least once, whatever becomes of this gateway. One that waits on a stream
-whose client reads slowly is not put on a stream again.
+whose client reads slowly is not put on a stream again here. Another gateway may send it too, once its claim
+has ended: so there is one copy for each gateway at most, and one more for each stream that ended with it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Unblocks:
         self._link = link
         self._members = members
         self._metrics = metrics
-        self._waiting: dict[Key, Stream] = {}
+        self._waiting: dict[Key, Message] = {}
         self._sent: set[Key] = set()
         self.poller = Poller(self._poll, "unblocks", _LONGEST_S)
 
@@ -65,7 +66,7 @@ class Unblocks:
             addresses |= {one.member.address, f"poll://any@{one.member.group}/{one.member.pid}"}
         rows = await self._link.rows(self._dialect.unblocks, sorted(addresses), _LIMIT, _CLAIM_MS)
         # what waited on a stream that has been closed is lost
-        self._waiting = {key: one for key, one in self._waiting.items() if self._members.is_open(one)}
+        self._waiting = {key: one for key, one in self._waiting.items() if self._members.is_on_its_way(one)}
         for row in rows:
             key = row["promise_id"], row["address"]
             if key not in self._waiting and key not in self._sent:
@@ -79,8 +80,9 @@ class Unblocks:
             # clients end their process on such a message
             logger.error("promise %s has an unblock message and is pending", promise_id)
         elif stream is not None:
-            self._waiting[key] = stream
-            stream.send(Message(self._dialect.unblock(promise), functools.partial(self._was_sent, key)))
+            message = Message(self._dialect.unblock(promise), functools.partial(self._was_sent, key))
+            self._waiting[key] = message
+            stream.send(message)
             self._metrics.messages.labels("unblock").inc()
 
     def _receiver(self, address: str) -> Stream | None:

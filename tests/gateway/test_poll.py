@@ -384,6 +384,33 @@ def test_a_report_waits_on_one_stream_only() -> None:
     assert [len(messages) for messages in found] == [1, 1]
 
 
+def test_a_report_moves_to_the_next_stream_of_its_member() -> None:
+    """However often a client opens another one without reading: one copy waits, on the newest."""
+    reports, members = Reports("p"), Members(10)
+    streams = [members.join(Member("g", "a"), inf, inf)]
+
+    def reopened() -> bool:
+        if reports.claims >= 2 * len(streams):
+            streams.append(members.join(Member("g", "a"), inf, inf))
+            members.leave(streams[-2])
+        return len(streams) == 5
+
+    asyncio.run(deliver(reports, members, reopened))
+    assert [len(stream.take()) for stream in streams] == [0, 0, 0, 0, 1]
+
+
+def test_a_report_has_a_copy_for_each_gateway_at_most() -> None:
+    """If the streams of all of them are read slowly, and all claims end before that."""
+    reports, gateways = Reports("p"), [Members(10) for _ in range(3)]
+    streams = [members.join(Member("g", f"m{n}"), inf, inf) for members in gateways for n in range(4)]
+
+    async def all_deliver() -> None:
+        await asyncio.gather(*(deliver(reports, one, lambda: reports.claims >= 30) for one in gateways))
+
+    asyncio.run(all_deliver())
+    assert sum(len(stream.take()) for stream in streams) == len(gateways)
+
+
 def test_a_report_goes_to_a_stream_that_takes_it() -> None:
     """Not to one that is about to end, of another member of the group."""
     reports, members = Reports(*(f"p{n}" for n in range(20))), Members(10)
