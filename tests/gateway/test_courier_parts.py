@@ -10,6 +10,7 @@ import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -275,6 +276,52 @@ def test_circuits_are_forgotten() -> None:
     assert circuits.of("busy").in_flight == 1
 
 
+def test_an_address_that_fails_has_a_bound_for_each_gateway() -> None:
+    """Gateways find out each by itself: by the requests that one may have open, then by one after each pause,
+    six within the first minutes and one each minute at most, but for the spread of a fifth."""
+    gateways, count = [Circuit() for _ in range(3)], 0
+    for now_s in range(3600):
+        for circuit in gateways:
+            room = circuit.room(now_s, 16)
+            for _ in range(room):
+                circuit.begun(now_s)
+            for n in range(room):
+                circuit.failed(now_s, now_s + 0.1 + n / 100, at_once=False, retry_after_s=None)
+            count += room
+    assert count <= len(gateways) * (16 + 6 + 3600 / 48)
+
+
+class Row:
+    """A database with one task, which keeps how long its offer is put off."""
+
+    def __init__(self) -> None:
+        self.pauses_ms: list[int] = []
+
+    async def rows(self, procedure: object, ids: list[str], versions: list[int], ms: list[int]) -> list[Any]:
+        """Put it off."""
+        self.pauses_ms += ms
+        return []
+
+
+def test_an_offer_that_is_refused_has_a_bound_for_each_gateway() -> None:
+    """A pause is that of the task, so all gateways keep it; each length comes once for each of them at most,
+    and then it is a minute for all."""
+
+    async def pauses_ms() -> list[int]:
+        row = Row()
+        gateways = [Outbox(cast(Any, row), None) for _ in range(3)]
+        url = "https://h.example/"
+        offer = Offer(address=url, id="t", version=0, retry_ms=5000, headers={}, body=b"{}")
+        for n in range(20):
+            outbox = gateways[n % len(gateways)]
+            outbox.refuse(offer)
+            await outbox.flush()
+        return row.pauses_ms
+
+    short_ms = [ms for ms in (5000, 10_000, 20_000, 40_000) for _ in range(3)]
+    assert asyncio.run(pauses_ms()) == [*short_ms, *[60_000] * 8]
+
+
 class Due(Outbox):
     """An outbox with something due for these addresses, which keeps what is claimed."""
 
@@ -291,8 +338,9 @@ class Due(Outbox):
         self.rooms.put_nowait(rooms)
         return []
 
-    async def flush(self) -> None:
-        """Do nothing."""
+    async def flush(self) -> bool:
+        """Leave nothing."""
+        return False
 
     async def renew(self) -> None:
         """Do nothing."""
