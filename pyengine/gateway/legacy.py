@@ -237,7 +237,13 @@ class Legacy:
     async def _claim(self, request: Request, body: Body, claims: Claims | None) -> Response:
         id, counter = _text(body, "id"), _counter(body)
         _allow(claims, "task.acquire", id=id)
-        row = await self._row(older.CLAIM, id, counter, _text(body, "processId"), _integer(body, "ttl"))
+        process, ttl = _text(body, "processId"), _integer(body, "ttl")
+        try:
+            row = await self._row(older.CLAIM, id, counter, process, ttl)
+        except Refused as refused:
+            if refused.status == 503:
+                self._members.refused(id, counter - 1)
+            raise
         if row["word"] != "OK":
             return _reported(row, "task", None)
         self._members.acquired(id, counter - 1)

@@ -4,8 +4,9 @@ Lives here: `Members`, which knows the streams that are open here, and `Stream`,
 one of them. May not: HTTP, the database. Design: a member is a process of a client, known by group and id.
 The newest stream of a member replaces the one before, which may hang on a connection that is gone. A member
 gets a bounded number of tasks that it has not acquired, because clients queue what they are offered. A task
-that is offered again is not sent again on the same stream. It shows that the member stalls: then no tasks are
-asked for it for a while, longer each time, until it acquires one.
+that is offered again is not sent again on the same stream, unless the member wanted it and this gateway could
+not serve it. It shows that the member stalls: then no tasks are asked for it for a while, longer each time,
+until it acquires one.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Stream:
         self.ended: str | None = None
         self._queue: deque[Message] = deque()
         self._until_s: dict[Task, float] = {}
+        self._refused: set[Task] = set()
         self._offered = offered
         self._asks_at_s = 0.0
         self._pause_s = _STALLED_S
@@ -101,19 +103,18 @@ class Stream:
         self._pause_s = min(2 * self._pause_s, _STALLED_MAX_S)
 
     def unacquired(self, now_s: float) -> int:
-        """Return how many tasks it was offered that nobody is known to have acquired."""
-        for task in [task for task, until_s in self._until_s.items() if until_s <= now_s]:
-            self._forget(task)
-        return len(self._until_s)
+        """Return how many tasks it was offered lately that nobody is known to have acquired."""
+        return sum(until_s > now_s for until_s in self._until_s.values())
 
     def offer(self, task: Task, until_s: float) -> bool:
-        """Record an offer; return false if the same one was sent on this stream already.
+        """Record an offer; return false if the same one was sent on this stream, and not refused since.
 
         Args:
             task: id and version of the task.
-            until_s: without another offer until then, somebody has acquired the task.
+            until_s: it comes again before then, unless somebody has acquired the task.
         """
-        is_new = task not in self._until_s
+        is_new = task not in self._until_s or task in self._refused
+        self._refused.discard(task)
         self._until_s[task] = until_s
         self._offered[task] = self
         return is_new
@@ -123,7 +124,22 @@ class Stream:
         self._asks_at_s, self._pause_s = 0.0, _STALLED_S
         self._forget(task)
 
+    def refused(self, task: Task) -> None:
+        """Record that somebody wanted a task and this gateway could not serve it: its offer is sent again.
+
+        It counts as unacquired until then: a gateway under load must not ask for another one in its place.
+        """
+        self._asks_at_s, self._pause_s = 0.0, _STALLED_S
+        if task in self._until_s:
+            self._refused.add(task)
+
+    def missed(self, asked_s: float) -> None:
+        """Forget tasks that should have come again by then: the database was asked, and gave all it has."""
+        for task in [task for task, until_s in self._until_s.items() if until_s <= asked_s]:
+            self._forget(task)
+
     def _forget(self, task: Task) -> None:
+        self._refused.discard(task)
         self._until_s.pop(task, None)
         if self._offered.get(task) is self:
             del self._offered[task]
@@ -196,7 +212,7 @@ class Members:
     def leave(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.end("closed")
-        stream.unacquired(inf)
+        stream.missed(inf)
         self._open.discard(stream)
         if self._streams.get(stream.member) is stream:
             del self._streams[stream.member]
@@ -226,6 +242,12 @@ class Members:
         stream = self._offered.get((id, version))
         if stream is not None:
             stream.acquired((id, version))
+
+    def refused(self, id: str, version: int) -> None:
+        """Record that the gateway could not serve who wanted a task at this version."""
+        stream = self._offered.get((id, version))
+        if stream is not None:
+            stream.refused((id, version))
 
     def close(self) -> None:
         """End all streams, and take no further ones."""

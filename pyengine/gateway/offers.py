@@ -55,7 +55,7 @@ class Offers:
         loop = asyncio.get_running_loop()
         if not len(self._members):
             return None
-        now_s = loop.time()
+        asked_s = now_s = loop.time()
         streams = [one for one in self._members.taking(now_s) if one.asks_for_tasks(now_s)]
         most = max(1, _BATCH // max(1, len(streams)))
         rooms = {one.member.address: (one, self._room(one, now_s)) for one in streams}
@@ -70,12 +70,16 @@ class Offers:
         now_s = loop.time()
         sent = False
         in_vain: set[Stream] = set()
+        left = dict(asked)
         for row in rows:
             stream, _ = rooms[row["address"]]
+            left[row["address"]] -= 1
             if self._send(stream, row, now_s + row["retry_ms"] / 1000):
                 sent = True
             else:
                 in_vain.add(stream)
+        for address in [address for address, room in left.items() if room > 0]:
+            rooms[address][0].missed(asked_s)
         for stream in in_vain:
             stream.stalled(now_s)
         return sent

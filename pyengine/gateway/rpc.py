@@ -76,6 +76,7 @@ class Rpc:
         except Refused as refused:
             answer = refusal(envelope.kind, envelope.corr_id, refused.status, refused.reason)
             headers = refused.headers
+            self._refused(envelope, refused.status)
             if refused.status == 401:
                 headers["www-authenticate"] = "Bearer"
         except ClientDisconnect:
@@ -105,6 +106,14 @@ class Rpc:
             self._members.acquired(envelope.data["id"], envelope.data["version"])
         if self.housekeeping is not None:
             self.housekeeping.answered(envelope.kind, answer)
+
+    def _refused(self, envelope: Envelope, status: int) -> None:
+        """Let a task be offered again soon if it was not acquired because of this gateway or its database."""
+        if status != 503 or envelope.kind != "task.acquire":
+            return
+        id, version = envelope.data.get("id"), envelope.data.get("version")
+        if isinstance(id, str) and isinstance(version, int):
+            self._members.refused(id, version)
 
     def _check_token(self, envelope: Envelope, header: str | None) -> Claims | None:
         """Return what the token says, which allows the request; None if no token is needed."""

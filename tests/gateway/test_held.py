@@ -5,6 +5,7 @@ else gets their messages meanwhile, and after the commit the rest comes, once.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -13,7 +14,10 @@ import pytest
 from pyengine.database.connection import Database
 from pyengine.gateway.backend import Backend
 from pyengine.gateway.envelope import Refused
-from tests.gateway.http_client import FAR
+from tests.gateway.http_client import FAR, Client, Poll
+from tests.gateway.test_legacy import Legacy, LegacyPoll
+from tests.gateway.test_poll import offer_again, offered
+from tests.support.gateway import Gateway
 
 
 def requests(promise: str) -> list[dict[str, Any]]:
@@ -29,6 +33,34 @@ def requests(promise: str) -> list[dict[str, Any]]:
         },
         {"kind": "promise.settle", "head": head, "data": {"id": promise, "state": "resolved"}},
     ]
+
+
+def test_a_task_that_could_not_be_acquired(dsn: str, direct: str, opened: Callable[..., Gateway]) -> None:
+    """An acquire that is refused with 503 is no acquire: the task is offered again on the same stream."""
+    offer_again(dsn, 200)
+    gateway = opened()
+    with Client(gateway.url) as client, Poll(gateway.url, "g", "a") as stream:
+        client.create("t", "poll://any@g")
+        assert offered(stream.next()) == ("t", 0)
+        with psycopg.connect(direct) as user:
+            user.execute("select from durable._tasks for update")
+            assert client.acquire("t")[0] == 503
+        assert offered(stream.next()) == ("t", 0)
+        assert client.acquire("t")[0] == 200
+
+
+def test_a_task_that_could_not_be_claimed(dsn: str, direct: str, opened: Callable[..., Gateway]) -> None:
+    """The same in the older API."""
+    offer_again(dsn, 200)
+    gateway = opened(legacy_port=0)
+    with Legacy(gateway.url) as legacy, LegacyPoll(gateway.legacy_url, "g", "a") as stream:
+        legacy.create("t", "poll://any@g")
+        first = stream.next()
+        with psycopg.connect(direct) as user:
+            user.execute("select from durable._tasks for update")
+            assert legacy.claim("t")[0] == 503
+        assert first is not None and stream.next() == first
+        assert legacy.claim("t")[0] == 201
 
 
 def test_a_request_behind_a_pooler(pooled: str, direct: str) -> None:

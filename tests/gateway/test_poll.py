@@ -18,6 +18,7 @@ from pyengine.gateway.dialects import current
 from pyengine.gateway.frames import execute_frame, unblock_frame
 from pyengine.gateway.members import Member, Members, Message
 from pyengine.gateway.metrics import Metrics
+from pyengine.gateway.offers import Offers
 from pyengine.gateway.unblocks import Unblocks
 from tests.conftest import Connection
 from tests.gateway.http_client import Client, Poll
@@ -328,6 +329,58 @@ def test_nothing_is_told_from_offers_that_were_not_asked_for() -> None:
     assert stream.asks_for_tasks(100.0)
     stream.stalled(100.0)
     assert stream.asks_for_tasks(101.0)
+
+
+def test_a_task_is_known_until_the_database_was_asked_for_it() -> None:
+    """A member that may have nothing more is not asked for, so a missing offer means nothing either."""
+    stream = Members(10).join(Member("g", "a"), inf, inf)
+    assert stream.offer(("t", 0), 10.0)
+    assert stream.unacquired(10.0) == 0
+    assert not stream.offer(("t", 0), 20.0)
+    stream.missed(19.9)
+    assert not stream.offer(("t", 0), 30.0)
+    stream.missed(30.0)
+    assert stream.offer(("t", 0), 40.0)
+
+
+def test_a_task_that_was_refused_is_offered_again() -> None:
+    """Once, and it counts as not acquired: a gateway under load asks for no further task in its place."""
+    members = Members(10)
+    stream = members.join(Member("g", "a"), inf, inf)
+    assert stream.offer(("t", 0), 10.0)
+    stream.stalled(1.0)
+    members.refused("t", 0)
+    members.refused("t", 1)
+    assert stream.asks_for_tasks(1.0) and stream.unacquired(1.0) == 1
+    assert stream.offer(("t", 0), 20.0) and not stream.offer(("t", 0), 30.0)
+
+
+class Due:
+    """A database in which these tasks are due for the first member, and their offers end at once."""
+
+    ids: list[str]
+
+    async def rows(self, procedure: object, addresses: list[str], rooms: list[int]) -> list[dict[str, Any]]:
+        """Give as many as there is room for."""
+        ids = self.ids[: rooms[0]]
+        return [{"address": addresses[0], "id": id, "version": 0, "retry_ms": -9000} for id in ids]
+
+
+def test_a_member_with_all_its_tasks_gets_none_again() -> None:
+    """What it has not acquired comes again and is not sent again; once it did not come, it is a new offer."""
+
+    async def sent() -> list[int]:
+        due, members, found = Due(), Members(10), []
+        stream = members.join(Member("g", "a"), inf, inf)
+        offers = Offers(cast(Any, due), members, Metrics(), dialect=current(None), max_unacquired=2)
+        for ids in (["t", "u"], ["t", "u"], [], ["t", "u"]):
+            due.ids = ids
+            stream.acquired(("another", 0))  # it does not stall
+            await offers._poll()
+            found.append(len(stream.take()))
+        return found
+
+    assert asyncio.run(sent()) == [2, 0, 0, 2]
 
 
 class Reports:
