@@ -57,7 +57,7 @@ class Unblocks:
         if self._sent:
             await self._acknowledge()
         if not len(self._members):
-            return None
+            return False if self._sent else None
         streams = self._members.taking(asyncio.get_running_loop().time())
         if not streams:
             return False
@@ -99,5 +99,7 @@ class Unblocks:
 
     async def _acknowledge(self) -> None:
         sent = list(self._sent)
-        await self._link.rows(ACKNOWLEDGE, [id for id, _ in sent], [address for _, address in sent])
-        self._sent.difference_update(sent)
+        rows = await self._link.rows(ACKNOWLEDGE, [id for id, _ in sent], [address for _, address in sent])
+        # those that somebody has locked wait for the next poll, and are not sent again until then
+        locked = {(row["promise_id"], row["address"]) for row in rows}
+        self._sent.difference_update(set(sent) - locked)

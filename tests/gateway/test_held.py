@@ -5,19 +5,122 @@ else gets their messages meanwhile, and after the commit the rest comes, once.
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import psycopg
 import pytest
 
 from pyengine.database.connection import Database
+from pyengine.database.pool import ConnectionPool
+from pyengine.database.statements import gateway as messages
+from pyengine.database.statements import push
+from pyengine.database.statements.procedures import Procedure
 from pyengine.gateway.backend import Backend
+from pyengine.gateway.dialects import current
 from pyengine.gateway.envelope import Refused
-from tests.gateway.http_client import FAR, Client, Poll
+from pyengine.gateway.members import Member, Members, Message
+from pyengine.gateway.metrics import Metrics
+from pyengine.gateway.unblocks import Unblocks
+from tests.conftest import Connection
+from tests.gateway.http_client import FAR, WAIT_S, Client, Poll
 from tests.gateway.test_legacy import Legacy, LegacyPoll
 from tests.gateway.test_poll import offer_again, offered
+from tests.gateway.test_push import report, unblocks
+from tests.style.test_waits import DOORS
 from tests.support.gateway import Gateway
+
+HANDS = {
+    "_promises": "id like '{}%'",
+    "_tasks": "id like '{}%'",
+    "_unblocks": "promise_id like '{}%'",
+    "_hints": "true",
+    "_site": "true",
+    "settings": "true",
+}
+
+
+def id_of(message: dict[str, Any] | None) -> str:
+    """The task or promise that a message is about."""
+    assert message is not None
+    data = message["data"]
+    return str(data["task"]["id"] if message["kind"] == "execute" else data["promise"]["id"])
+
+
+@pytest.mark.parametrize("table", HANDS)
+def test_what_a_user_has_locked_stops_nobody_else(client: Client, house: str, table: str) -> None:
+    """Work and reports of others come, and are acquired and ended; those that are held come afterwards."""
+    group = f"held{table}"
+    held, free = f"{group}-h", f"{group}-f"
+    client.create(f"{held}-task", f"poll://any@{group}")
+    report(client, f"{held}-over", f"poll://uni@{group}/a")
+    with psycopg.connect(house) as user:
+        rows = f"select from durable.{table} where {HANDS[table].format(held)} for update"
+        assert user.execute(rows.encode()).rowcount
+        with Poll(client.url, group, "a") as stream:
+            client.create(f"{free}-task", f"poll://any@{group}")
+            report(client, f"{free}-over", f"poll://uni@{group}/a")
+            found: set[str] = set()
+            while not found >= {f"{free}-task", f"{free}-over"}:
+                found.add(id_of(stream.next()))
+            assert client.acquire(f"{free}-task")[0] == 200
+            done = client.envelope("promise.settle", id=f"{free}-task", state="resolved")
+            assert client.ask("task.fulfill", id=f"{free}-task", version=1, action=done)[0] == 200
+            user.rollback()
+            while not found >= {f"{held}-task", f"{held}-over"}:
+                message = id_of(stream.next())
+                assert message not in found
+                found.add(message)
+
+
+def test_every_statement_for_messages_is_known_to_wait_for_nobody() -> None:
+    """What a gateway calls by itself is among the doors below which nothing waits."""
+    procedures = [one for of in (messages, push) for one in vars(of).values() if isinstance(one, Procedure)]
+    called = {name for one in procedures for name in re.findall(r"durable\.([a-z]\w+)\(", one.sql)}
+    assert called - {"rpc"} <= set(DOORS)
+
+
+def test_the_acknowledgment_of_a_report_that_is_held(dsn: str, direct: str, conn: Connection) -> None:
+    """The others are acknowledged at once, this one after the commit, also when no stream is left; it is not
+    sent again."""
+
+    async def deliver(user: psycopg.Connection[Any]) -> list[Message]:
+        database, members = Database(dsn), Members(10)
+        await database.open()
+        link = ConnectionPool(database, "messages", 2)
+        stream = members.join(Member("g", "a"), inf, inf)
+        reports = Unblocks(link, members, Metrics(), dialect=current(None))
+        running = asyncio.create_task(reports.poller.run())
+        sent: list[Message] = []
+        while len(sent) < 2:
+            sent += stream.take()
+            await asyncio.sleep(0.001)
+        assert user.execute("select from durable._unblocks where promise_id = 'h' for update").rowcount == 1
+        for message in sent:
+            assert message.sent is not None
+            message.sent()
+        while unblocks(conn) == 2:
+            await asyncio.sleep(0.001)
+        members.leave(stream)
+        user.rollback()
+        while unblocks(conn):
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await link.close()
+        return sent
+
+    for promise in ("h", "f"):
+        conn.execute(
+            "select durable.rpc(x) from unnest(%s::jsonb[]) x",
+            ([json.dumps(one) for one in requests(promise)],),
+        )
+    with psycopg.connect(direct) as user:
+        sent = asyncio.run(asyncio.wait_for(deliver(user), WAIT_S))
+    assert len(sent) == 2
 
 
 def requests(promise: str) -> list[dict[str, Any]]:

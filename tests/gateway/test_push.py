@@ -281,6 +281,25 @@ def test_a_report_is_given_up_after_a_day(conn: Connection, pushing: Opened, sta
     assert conn.execute("select promise_id from durable._unblocks").fetchone() == ("young",)
 
 
+def test_the_acknowledgment_of_a_push_that_is_held(
+    conn: Connection, direct: str, pushing: Opened, stack: ExitStack
+) -> None:
+    """The other one is acknowledged at once, this one after the commit; neither is pushed again."""
+    taken = threading.Event()
+    receiver = stack.enter_context(Receiver(lambda got: Reply(status=200 if taken.wait(WAIT_S) else 500)))
+    client = stack.enter_context(Client(pushing().url))
+    for promise in ("h", "f"):
+        report(client, promise, receiver.url)
+    until(lambda: len(receiver.got) == 2)
+    with psycopg.connect(direct) as user:
+        assert user.execute("select from durable._unblocks where promise_id = 'h' for update").rowcount == 1
+        taken.set()
+        until(lambda: unblocks(conn) == 1)
+        user.rollback()
+        until(lambda: unblocks(conn) == 0)
+    assert sorted(got.id for got in receiver.got) == ["f", "h"]
+
+
 def test_redirects_are_not_followed(pushing: Opened, stack: ExitStack) -> None:
     """They could lead past the check of hosts."""
     other = stack.enter_context(Receiver())

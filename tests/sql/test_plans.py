@@ -172,6 +172,8 @@ def searches(tag: str) -> Iterator[tuple[str, Call]]:
         ("select durable.unblock_defer_many('{over8,x1}', '{poll://any@g,poll://any@g}', '{1,1}')", ()),
     )
     yield "unblock_expire", ("select durable.unblock_expire('poll://any@g', 9007199254740991)", ())
+    each = ("select count(*) from durable.unblock_acknowledge_each('{over7,x1}', '{poll://any@g,x}')", ())
+    yield "unblock_acknowledge_each", each
     yield "unblock_acknowledge", ("select durable.unblock_acknowledge('over9', 'poll://any@g')", ())
 
 

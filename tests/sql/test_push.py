@@ -141,4 +141,11 @@ def test_nothing_waits_for_a_lock(conn: Connection, dsn: str) -> None:
         assert number(other, "select durable.unblock_defer_many(%s, %s, %s)", ["held0"], [A], [1]) == 0
         assert number(other, "select durable.task_offer_defer_many(%s, %s, %s)", ["held"], [0], [1]) == 0
         assert number(other, "select durable.unblock_expire(%s, 0)", A) == 0
+        assert number(other, "select durable.unblock_acknowledge_many(%s, %s)", ["held0"], [A]) == 0
+        each = "select * from durable.unblock_acknowledge_each(%s, %s)"
+        settled(other, 1, A, letter="free")
+        both = (["held0", "free0"], [A, A])
+        assert other.execute(each.encode(), both).fetchall() == [("held0", A)]
         user.rollback()
+        assert other.execute(each.encode(), both).fetchall() == []
+        assert number(other, "select count(*) from durable._unblocks") == 0

@@ -1,5 +1,6 @@
-"""Law: nothing that a worker calls by itself waits for a lock that a user may hold. By the sources: no
-function below such a door takes a row lock without SKIP LOCKED, or an advisory lock without trying.
+"""Law: nothing that a worker or a gateway calls by itself waits for a lock that a user may hold. By the
+sources: no function below such a door takes a row lock without SKIP LOCKED, or an advisory lock without
+trying.
 
 What may wait is named here, with its reason.
 """
@@ -28,6 +29,8 @@ DOORS = (
         "worker_blocked_v1",
         "tick_v1",
     ),
+    *("task_offer_many", "task_offer_defer_many", "addresses_due", "unblock_claim_many"),
+    *("unblock_claim_each", "unblock_defer_many", "unblock_acknowledge_each", "unblock_expire"),
 )
 MAY_WAIT = {
     "_await_engine_xact": "for an older turn of the engine, up to 100 ms",

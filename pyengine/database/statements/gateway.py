@@ -34,6 +34,6 @@ UNBLOCKS = Procedure(
 )
 
 ACKNOWLEDGE = Procedure(
-    signature="(promise ids[], addresses[]) -> number of messages that there were",
-    sql="select durable.unblock_acknowledge_many($1::text[], $2::text[])",
+    signature="(promise ids[], addresses[]) -> (promise_id, address) of messages that somebody has locked",
+    sql="select a.promise_id, a.address from durable.unblock_acknowledge_each($1::text[], $2::text[]) a",
 )

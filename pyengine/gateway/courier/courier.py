@@ -214,8 +214,9 @@ class Courier:
                 "reports to %s are given up after a day, %d of them: %s", shown(report.address), count, answer
             )
 
-    async def _flush(self) -> None:
-        await self._outbox.flush()
+    async def _flush(self) -> bool | None:
+        # what is left is tried again soon, without a hint
+        return False if await self._outbox.flush() else None
 
     async def _renew(self) -> None:
         while True:

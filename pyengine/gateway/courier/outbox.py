@@ -103,17 +103,19 @@ class Outbox:
         count: int = (await self._link.rows(EXPIRE, address, round(age_s * 1000)))[0][0]
         return count
 
-    async def flush(self) -> None:
-        """Acknowledge and put off what was decided."""
+    async def flush(self) -> bool:
+        """Acknowledge and put off what was decided; return whether locked rows have left a part of it."""
         reports, self._acknowledged = self._acknowledged, []
         delayed, self._put_off = self._put_off, []
         refused, self._put_off_offers = self._put_off_offers, []
+        locked: set[tuple[str, str]] = set()
         try:
             if refused:
                 await self._defer_offers([((one.id, one.version), ms) for one, ms in refused])
             if reports:
                 ids, addresses = [one.id for one in reports], [one.address for one in reports]
-                await self._link.rows(ACKNOWLEDGE, ids, addresses)
+                rows = await self._link.rows(ACKNOWLEDGE, ids, addresses)
+                locked = {(row["promise_id"], row["address"]) for row in rows}
             if delayed:
                 await self._defer_reports([((one.id, one.address), ms) for one, ms in delayed])
         except BaseException:
@@ -121,7 +123,11 @@ class Outbox:
             self._put_off_offers[:0] = refused
             raise
         for one in reports:
-            self._reports.pop((one.id, one.address), None)
+            if (one.id, one.address) in locked:
+                self._acknowledged.append(one)
+            else:
+                self._reports.pop((one.id, one.address), None)
+        return bool(locked)
 
     async def renew(self) -> None:
         """Renew the claims that end soon."""

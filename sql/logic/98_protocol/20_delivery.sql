@@ -170,11 +170,31 @@ as $$
 declare
   v_count integer;
 begin
-  delete from durable._unblocks u using unnest(p_promise_ids, p_addresses) as a (promise_id, address)
-  where u.promise_id = any (array[a.promise_id]) and u.address is not distinct from a.address;
+  with free as materialized (
+    select u.promise_id, u.address
+    from unnest(p_promise_ids, p_addresses) as a (promise_id, address)
+    join durable._unblocks u on u.promise_id = any (array[a.promise_id]) and u.address is not distinct from a.address
+    for update of u skip locked
+  )
+  delete from durable._unblocks u using free f
+  where u.promise_id = any (array[f.promise_id]) and u.address is not distinct from f.address;
   get diagnostics v_count = row_count;
   return v_count;
 end
 $$;
 comment on function durable.unblock_acknowledge_many(text[], text[]) is
-  'Deletes messages that their listeners have: the promise and the address of each, at the same places. Answers how many there were.';
+  'Deletes messages that their listeners have: the promise and the address of each, at the same places. Answers how many there were; those that another session has locked stay, and are due again when their claim ends.';
+
+create or replace function durable.unblock_acknowledge_each(p_promise_ids text[], p_addresses text[])
+returns table (promise_id text, address text) language plpgsql volatile
+as $$
+begin
+  perform durable.unblock_acknowledge_many(p_promise_ids, p_addresses);
+  return query
+    select u.promise_id, u.address
+    from unnest(p_promise_ids, p_addresses) as a (promise_id, address)
+    join durable._unblocks u on u.promise_id = any (array[a.promise_id]) and u.address is not distinct from a.address;
+end
+$$;
+comment on function durable.unblock_acknowledge_each(text[], text[]) is
+  'Deletes messages as durable.unblock_acknowledge_many does, and answers those that stay because another session has locked them: select * from durable.unblock_acknowledge_each(array[''p''], array[''poll://any@mail'']). Acknowledge these once more.';
