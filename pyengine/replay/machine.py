@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from functools import cached_property
 
-import msgspec
+from msgspec.structs import replace
 
 from pyengine.definitions.current_run import RunInfo, scope
 from pyengine.definitions.definition import WorkflowDef
@@ -107,6 +107,7 @@ class Replay:
         self._handed_out: set[int] = set()
         self._fire_at_ms: dict[int, int] = {}
         self._unread: list[Call] = []
+        self._value: str | None = None
         self._evicted = False
         self.finished = False
 
@@ -292,9 +293,7 @@ class Replay:
 
     def _start(self) -> DeterministicTask | None:
         if self._history.run_attempt > 1:
-            self.run = self._sequence.run = msgspec.structs.replace(
-                self.run, attempt=self._history.run_attempt
-            )
+            self.run = self._sequence.run = replace(self.run, attempt=self._history.run_attempt)
         try:
             args, kwargs = self.workflow.signature.decode(self.run.param)
             coroutine = self.workflow.fn(*args, **kwargs)
@@ -389,8 +388,10 @@ class Replay:
         Raises:
             EngineError: it cannot be recorded.
         """
-        where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
-        return self._codec.write(self.workflow.signature.result, main.result(), where)
+        if self._value is None:
+            where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
+            self._value = self._codec.write(self.workflow.signature.result, main.result(), where)
+        return self._value
 
     def _next_attempt(self, error: BaseException) -> End:
         """Return how code that failed ends: as failed, or to be tried again by the policy of its workflow."""
@@ -411,7 +412,7 @@ class Replay:
         rows = self._history.completions[self._applied :]
         late = [row.child for row in rows if row.type == _SIGNAL_RECEIVED and row.child is not None]
         unread = sorted([*self._matcher.inboxes.unconsumed(), *late])
-        return msgspec.structs.replace(end, children=(self._sequence.next_child, *unread))
+        return replace(end, children=(self._sequence.next_child, *unread))
 
     def _failed(self, error: BaseException) -> Fail:
         return Fail(error=self._codec.encode_error(error, run=self.run.id))

@@ -10,6 +10,7 @@ import pytest
 from pyengine.errors import InvalidRequest
 from pyengine.protocol.commands import Cancelled, ContinueAsNew
 from pyengine.replay.compensation import CompensationFailed
+from pyengine.values.codec import Codec, TypeCodec
 from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, ship, step, workflow
 from tests.replay.test_cancelling import check
@@ -75,6 +76,23 @@ def test_arguments_are_those_of_the_registration() -> None:
     assert call.args == ([1],)  # type: ignore[union-attr]
     complete_open(run)
     assert seen[-1] == [1, 2], "a plain function gets the object itself"
+
+
+def test_a_result_is_written_once() -> None:
+    """A run that has registered what to undo, and returns, writes its result once: it may be large."""
+    written: list[str] = []
+
+    class Noting(Codec):
+        def write(self, codec: TypeCodec, value: Any, where: str) -> str:
+            written.append(where)
+            return super().write(codec, value, where)
+
+    async def code() -> str:
+        ctx.on_failure(undo, "a")
+        return "fine"
+
+    assert MemoryRun(workflow(code), codec=Noting()).value == "fine"
+    assert len(written) == 1
 
 
 def test_nothing_is_undone_after_success() -> None:
