@@ -16,7 +16,7 @@ import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pyengine.worker.effects import PostLater
 from pyengine.worker.events import Event
@@ -25,6 +25,8 @@ from pyengine.worker.run_manager import RunManager
 __all__ = ["Dispatcher"]
 
 logger = logging.getLogger("pyengine.worker")
+
+T = TypeVar("T")
 
 _SLICE_S = 0.0002
 _NO_EVENTS: Iterator[Event] = iter(())
@@ -53,6 +55,10 @@ class Dispatcher:
     def start(self, handlers: Mapping[type, Callable[[Any], object]]) -> None:
         """Hand effects of these classes to these handlers from now on."""
         self._handlers.update(handlers)
+
+    def share(self, variable: contextvars.ContextVar[T], value: T) -> None:
+        """Let all that follows from events, such as the bodies of steps, find a value in a variable."""
+        self._context.run(variable.set, value)
 
     def post(self, event: Event) -> None:
         """Have an event applied, and all that follows from it; by the next slice, if one is pending."""

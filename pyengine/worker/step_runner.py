@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from pyengine.definitions.current_run import StepInfo, current_step
-from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
@@ -67,7 +66,6 @@ class StepRunner:
         concurrency: async bodies at a time; more wait.
         threads: sync bodies at a time; more wait.
         post: takes the events.
-        dependencies: what `ctx.deps` is in bodies.
         in_sql: executes an attempt of a step in SQL, which records itself, and returns the event.
     """
 
@@ -80,7 +78,6 @@ class StepRunner:
         concurrency: int,
         threads: int,
         post: Callable[[Event], None],
-        dependencies: Dependencies | None = None,
         in_sql: Callable[[LeasedRun, Attempt], Awaitable[Event | None]],
     ) -> None:
         self._loop = loop
@@ -89,7 +86,6 @@ class StepRunner:
         self._concurrency = concurrency
         self._pool = ThreadPool(loop, threads)
         self._post = post
-        self._dependencies = dependencies
         self._progress = StepProgress(loop, codec, post)
         self._in_sql = in_sql
         self._active = 0
@@ -180,7 +176,7 @@ class StepRunner:
             self._post(value)
 
     def _enter(self, attempt: Attempt) -> None:
-        """Let the body that is about to begin know what it is, and what it may use."""
+        """Let the body that is about to begin know what it is."""
         call = attempt.call
         current_step.set(
             StepInfo(
@@ -193,8 +189,6 @@ class StepRunner:
                 reporter=self._progress,
             )
         )
-        if self._dependencies is not None:
-            current_dependencies.set(self._dependencies)
 
     def _leave(self) -> None:
         self._active -= 1

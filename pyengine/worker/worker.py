@@ -32,7 +32,7 @@ from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BYE, PRESENT
-from pyengine.definitions.dependencies import Dependencies
+from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry
 from pyengine.errors import EngineError, InvalidRequest
@@ -211,6 +211,8 @@ class Worker:
         max_warm = settings["max_warm"]
         runs = self._make_runs(self._registry, codec, clock.now_ms, randomness, max_warm=max_warm)
         dispatcher = Dispatcher(runs, wake.set)
+        # once, not in the context of each step
+        dispatcher.share(current_dependencies, self._dependencies)
         post, leased = dispatcher.post, runs.leased
         slots = Capacity(self._concurrency or settings["max_in_flight"], leased, wake.set)
         self._server = Server(self._work, served=self._did_serve)
@@ -229,7 +231,6 @@ class Worker:
             concurrency=self._step_concurrency,
             threads=self._threads,
             post=post,
-            dependencies=self._dependencies,
             in_sql=SqlStepRunner(self._work, self.id, slots).run,
         )
         self._transactions = TransactionRunner(self._work, self.id, codec, slots, post)
