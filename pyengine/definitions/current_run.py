@@ -81,7 +81,7 @@ class StepReporter(Protocol):
     def set_value(self, step: StepInfo, name: str, value: Any) -> None: ...
 
 
-class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
+class StepInfo(msgspec.Struct, frozen=True):
     """The attempt of a step that is being executed (`ctx.step`)."""
 
     run_id: str

@@ -76,6 +76,7 @@ class DeterministicLoop(_EventLoop):
 
     Attributes:
         installed: a context in which this loop is the running one; await nothing in it.
+        ready: callbacks that are to run, first in, first out; none, and nothing pending outside, means stuck.
     """
 
     def __init__(self, timers: Timers, run_id: str) -> None:
@@ -85,7 +86,7 @@ class DeterministicLoop(_EventLoop):
         self.unhandled: list[UnhandledError] = []
         self.installed = Installation(self, (self._track_generator, self._finish_generator))
         self._durable = timers
-        self._ready: deque[Ready | Timer] = deque()
+        self.ready: deque[Ready | Timer] = deque()
         self._timers: dict[TimerToken, Timer] = {}
         self._tasks: list[DeterministicTask] = []  # strong: asyncio alone lets a waiting task be collected
         self._prune_at = _PRUNE_MIN
@@ -108,18 +109,13 @@ class DeterministicLoop(_EventLoop):
             ForbiddenInWorkflow: the workflow loops without ever waiting.
             KeyboardInterrupt, SystemExit: raised by workflow code; ready callbacks stay ready.
         """
-        if not (self._ready or self._draining):
+        if not (self.ready or self._draining):
             return
         if self.installed.active:
             self._drain(_CALLBACKS_MAX)
         else:
             with self.installed:
                 self._drain(_CALLBACKS_MAX)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no callback is ready; idle with nothing pending outside means stuck."""
-        return not self._ready
 
     @property
     def pending_timers(self) -> tuple[TimerToken, ...]:
@@ -139,7 +135,7 @@ class DeterministicLoop(_EventLoop):
         """Make the callback of a durable timer ready; false if no code waits for it any more."""
         timer = self._timers.pop(token, None)
         if timer is not None:
-            self._ready.append(timer)
+            self.ready.append(timer)
         return timer is not None
 
     def new_future(self) -> DeterministicFuture:
@@ -169,7 +165,7 @@ class DeterministicLoop(_EventLoop):
     @property
     def has_only_main_task(self) -> bool:
         """Whether only the main task is left: no other task, callback, timer or generator holds user code."""
-        return not (self._ready or self._generators or self._timers or self._tasks[1:] or self.pending_tasks)
+        return not (self.ready or self._generators or self._timers or self._tasks[1:] or self.pending_tasks)
 
     def evict(self) -> None:
         """Evict the coroutines of this run and close the loop.
@@ -189,12 +185,12 @@ class DeterministicLoop(_EventLoop):
         try:
             if self.is_running():
                 self._unwind()
-            elif self._tasks or self._ready or self._generators:
+            elif self._tasks or self.ready or self._generators:
                 with self.installed:
                     self._unwind()
         finally:
             self._closed = True
-            self._ready.clear()
+            self.ready.clear()
             self._timers.clear()
             self._tasks.clear()
             # without references back to the run it is freed at once, not by the garbage collector
@@ -211,7 +207,7 @@ class DeterministicLoop(_EventLoop):
         """Run callback after all callbacks that are ready now; dropped once the loop is closed."""
         handle = Ready(callback, args, copy_context() if context is None else context)
         if not self._closed:
-            self._ready.append(handle)
+            self.ready.append(handle)
         return handle
 
     def call_at(
@@ -234,7 +230,7 @@ class DeterministicLoop(_EventLoop):
         if self._closed or delay_s == math.inf:
             return timer
         if delay_s <= 0:
-            self._ready.append(timer)
+            self.ready.append(timer)
         elif not self.closing:
             try:
                 timer.token = self._durable.schedule(delay_s)
@@ -317,7 +313,7 @@ class DeterministicLoop(_EventLoop):
     def _drain(self, callbacks_max: int) -> None:
         if self._draining:
             raise RuntimeError(f"the loop of run {self.run_id!r} cannot be advanced from inside")
-        ready = self._ready
+        ready = self.ready
         self._draining = True
         try:
             for _ in repeat(None, callbacks_max):
@@ -342,7 +338,7 @@ class DeterministicLoop(_EventLoop):
         for _ in range(_UNWIND_ROUNDS):
             self._prune()
             self._wake_with_evicted()
-            if not self._ready and not self._close_generators():
+            if not self.ready and not self._close_generators():
                 break
             try:
                 self._drain(1000 + 10 * len(self._tasks))

@@ -97,8 +97,6 @@ class CallMatcher:
         progress: what its code sets for those who watch it; None if it has set nothing.
     """
 
-    compensations: Compensations | None = None
-
     def __init__(
         self,
         workflow: WorkflowDef,
@@ -115,6 +113,7 @@ class CallMatcher:
         self.new_steps: list[int] = []
         self.given_up: list[int] = []
         self.transactions = Transactions(self.sequence, codec)
+        self.compensations: Compensations | None = None
         self.progress: ProgressSetter | None = None
         self._workflow = workflow
         self._history = history

@@ -243,7 +243,7 @@ class Replay:
         main = self._main or self._start()
         if main is None:
             return
-        if not self._loop.idle or transacting or sequence.cancellation.applied:
+        if self._loop.ready or transacting or sequence.cancellation.applied:
             self._run_until_idle(main)
         while self._applied < len(completions):
             main = self._main or main
@@ -330,7 +330,7 @@ class Replay:
         if kind == _TIMER_FIRED:
             self._loop.advance_to(self._virtual_s(row))
         complete(call, row, self._codec)
-        if self._loop.idle:
+        if not self._loop.ready:
             put_unread(self._unread, call)
 
     def _virtual_s(self, row: Row) -> float:
@@ -474,12 +474,13 @@ class Replay:
         return Advance(commands=commands, steps=steps, end=end, given_up=given_up, progress=progress)
 
     def _new_steps(self) -> tuple[StepCall, ...]:
-        new, self._matcher.new_steps = self._matcher.new_steps, []
-        open_steps = self._matcher.open_steps
+        matcher = self._matcher
+        new, matcher.new_steps = matcher.new_steps, []
+        open_steps = matcher.open_steps
         in_transaction = self._transacting and self.in_transaction
-        if len(new) == 1 and new[0] in open_steps and not in_transaction:
-            self._handed_out.add(new[0])
-            return (open_steps[new[0]].call(new[0], self._history.attempts(new[0])),)
+        if len(new) == 1 and (child := new[0]) in open_steps and not in_transaction:
+            self._handed_out.add(child)
+            return (open_steps[child].call(child, self._history.attempts(child)),)
         # rows that an open transaction defers are recorded, and their steps must not run again
         applied = self._applied if in_transaction else len(self._history.completions)
         done = {row.child for row in self._history.completions[applied:]}

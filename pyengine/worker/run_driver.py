@@ -233,13 +233,14 @@ class RunDriver:
         """Have an outcome reported, and go on with it before that, if the run may and is likely to end. If
         the step is to be tried again, the next attempt waits until the outcome is recorded.
         """
-        if pauses_run(call, outcome):
+        again = outcome.retry_in_ms is not None
+        if again and pauses_run(call, outcome):
             live.exhausted[call.child] = outcome
             self.settle(run, live)
             return
         live.outcomes.append(outcome)
         run.last_step = outcome.child
-        if outcome.retry_in_ms is not None:
+        if again:
             live.attempts_after_record[call.child] = next_attempt(call)
         elif self.ending_steps.likely(run) and may_speculate(run, live):
             self._speculate(run, live)

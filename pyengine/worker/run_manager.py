@@ -175,9 +175,9 @@ class RunManager:
     def _take_off(self, attempt: Attempt) -> LeasedRun | None:
         """Take an attempt that has ended from its run; None if its run does not want it any more."""
         run, child = self.leased.get(attempt.execution), attempt.call.child
-        if run is None or run.phase.attempts.get(child) is not attempt:
+        if run is None or (attempts := run.phase.attempts).get(child) is not attempt:
             return None
-        del run.phase.attempts[child]
+        del attempts[child]
         return run
 
     def _attempt_ended(self, event: on.AttemptEnded) -> None:

@@ -247,14 +247,17 @@ class Live(Phase):
         else:
             self.end = None
         self.poll = False
-        return run.send_report(
-            run.replay.next_seq, outcomes, commands, end, bytes, progress=self.take_progress()
-        )
+        report = run.send_report(run.replay.next_seq, outcomes, commands, end, bytes)
+        if self.progress is not None:
+            self.send_progress(run)
+        return report
 
-    def take_progress(self) -> ProgressReport | None:
-        """Return what the run has set since the last report."""
+    def send_progress(self, run: LeasedRun) -> None:
+        """Add what the run has set since the last report to the one on its way."""
         progress, self.progress = self.progress, None
-        return progress
+        if run.report is not None and progress is not None:
+            run.report.progress = progress
+            run.report_bytes += progress.weight
 
     def _outcomes_that_fit(self) -> tuple[int, int]:
         """Return how many of the outcomes go with the next report, and how much it weighs."""
@@ -300,8 +303,9 @@ class Speculating(Phase):
         outcomes, self.outcomes = self.outcomes, ()  # type: ignore[misc]
         end, self.end, self.poll = self.end, None, False
         bytes = weight((), end) + sum([text_bytes(one.value or one.error or "") for one in outcomes])
-        progress = self.live.take_progress()
-        return run.send_report(self.applied_seq, outcomes, (), end, bytes, progress=progress)
+        report = run.send_report(self.applied_seq, outcomes, (), end, bytes)
+        self.live.send_progress(run)
+        return report
 
 
 class Diverged(Phase):
@@ -456,15 +460,10 @@ class LeasedRun:
         commands: Sequence[Command],
         end: Ending | None,
         bytes: int,
-        *,
-        progress: ProgressReport | None = None,
     ) -> RunReport:
         """Fill the slot of the report on its way."""
         info = self.info
         report = RunReport(info.execution, info.id, self.version, seen, outcomes, commands, end)
-        if progress is not None:
-            report.progress = progress
-            bytes += progress.weight
         if end is not None:
             report.reply = self.reply
         self.report, self.report_bytes, self.resends = report, bytes, 0

@@ -180,20 +180,20 @@ class StepRunner:
         call = attempt.call
         current_step.set(
             StepInfo(
-                run_id=attempt.run_id,
-                child=call.child,
-                attempt=call.attempt,
-                name=call.name,
-                execution=attempt.execution,
-                token=attempt.token,
-                reporter=self._progress,
+                attempt.run_id,
+                call.child,
+                call.attempt,
+                call.name,
+                attempt.execution,
+                attempt.token,
+                self._progress,
             )
         )
 
     def _leave(self) -> None:
         self._active -= 1
-        if self._filling:
-            # a body that ended as soon as it was started below: without this each would stand on the last one
+        if self._filling or not self._waiting:
+            # filling: a body that ended as soon as it was started below would stand on the one before it
             return
         self._filling = True
         try:
@@ -290,7 +290,8 @@ class StepRunner:
     def _counts(self, attempt: Attempt) -> bool:
         """Whether the outcome is wanted; it is asked once, when the attempt has ended."""
         wanted, attempt.wanted = attempt.wanted, False
-        self._progress.flush()
+        if self._progress.collected:
+            self._progress.flush()
         if attempt.timer is not None:
             attempt.timer.cancel()
         return wanted
@@ -304,6 +305,9 @@ class StepProgress:
         loop: the worker's loop.
         codec: writes values.
         post: takes the events.
+
+    Attributes:
+        collected: what is to be posted, by run, child number and attempt.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, codec: Codec, post: Callable[[Event], None]) -> None:
@@ -311,7 +315,7 @@ class StepProgress:
         self._codec = codec
         self._post = post
         self._lock = threading.Lock()
-        self._reports: dict[tuple[int, int, int], ProgressReport] = {}
+        self.collected: dict[tuple[int, int, int], ProgressReport] = {}
         self._scheduled = False
 
     def set_progress(self, step: StepInfo, done: float, total: float | None, note: str | None) -> None:
@@ -330,11 +334,9 @@ class StepProgress:
 
     def flush(self) -> None:
         """Post what was collected; called in the loop's thread, before an attempt ends."""
-        if not self._reports:
-            return
         with self._lock:
-            reports, self._reports = self._reports, {}
-        for (execution, child, attempt), report in reports.items():
+            collected, self.collected = self.collected, {}
+        for (execution, child, attempt), report in collected.items():
             self._post(StepProgressed(execution, child, attempt, report))
 
     def _add(self, step: StepInfo, report: ProgressReport) -> None:
@@ -342,7 +344,7 @@ class StepProgress:
             return
         key = step.execution, step.child, step.attempt
         with self._lock:
-            self._reports[key] = report.after(self._reports.get(key))
+            self.collected[key] = report.after(self.collected.get(key))
             scheduled, self._scheduled = self._scheduled, True
         if not scheduled:
             with contextlib.suppress(RuntimeError):  # the loop is closed

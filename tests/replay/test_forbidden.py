@@ -117,7 +117,7 @@ def test_another_thread_is_refused() -> None:
     thread.start()
     thread.join()
     assert len(seen) == 1
-    assert driver.loop.idle
+    assert not driver.loop.ready
 
 
 def test_a_second_loop_inside_is_refused_and_explained() -> None:

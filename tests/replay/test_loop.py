@@ -40,17 +40,17 @@ def test_callbacks_run_first_in_first_out_until_quiet() -> None:
     driver.loop.call_soon(seen.append, 1)
     driver.loop.call_soon(seen.append, 0).cancel()
     driver.loop.call_soon(seen.append, 2)
-    assert not driver.loop.idle
+    assert driver.loop.ready
     driver.loop.run_until_idle()
     assert seen == [1, 2, 3]
-    assert driver.loop.idle
+    assert not driver.loop.ready
 
 
 def test_a_blocked_task_shows_as_idle_and_pending() -> None:
     """A task that waits for something outside leaves the loop idle and itself among the pending tasks."""
     driver = Driver()
     task = driver.start(driver.step)
-    assert driver.loop.idle
+    assert not driver.loop.ready
     assert list(driver.loop.pending_tasks) == [task]
     driver.complete(0, "done")
     assert task.result() == "done"
@@ -402,7 +402,7 @@ def test_an_async_generator_freed_by_the_collector_does_not_run() -> None:
     driver.run(program)
     gc.collect()
     assert seen == []
-    assert driver.loop.idle
+    assert not driver.loop.ready
     assert "aclosing" in driver.loop.unhandled[0].message
 
 

@@ -53,7 +53,7 @@ def evicted(program: Program) -> tuple[Driver, list[Any]]:
     driver.loop.evict()
     assert driver.loop.closing
     assert driver.loop.is_closed()
-    assert driver.loop.idle
+    assert not driver.loop.ready
     assert len(driver.timers.delays_s) == scheduled
     assert driver.timers.cancelled == []
     driver.calls.clear()
