@@ -33,7 +33,7 @@ from pyengine.client.psycopg_transport import PsycopgTransport
 from pyengine.client.run import Run, SignalOptions
 from pyengine.client.run_status import RunStatus
 from pyengine.client.starts import StartOptions
-from pyengine.definitions.bound_workflow import Accepts, BoundWorkflow
+from pyengine.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
 from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration
 from pyengine.definitions.signals import Signal
@@ -54,11 +54,6 @@ __all__ = ["Client", "Promises", "Schedules", "SyncRun"]
 P = ParamSpec("P")
 V = TypeVar("V")
 R = TypeVar("R")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-E = TypeVar("E")
 
 
 def _driven(coroutine: Coroutine[Any, Any, R]) -> R:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from pyengine.client.run import Run
-from pyengine.definitions.bound_workflow import Accepts, BoundWorkflow
+from pyengine.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
 from pyengine.definitions.registry import Workflow
 from pyengine.definitions.retry import Duration
 
@@ -29,11 +29,6 @@ else:
 __all__ = ["StartOptions", "Starts"]
 
 P = ParamSpec("P")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-E = TypeVar("E")
 
 
 class StartOptions(TypedDict, total=False):

@@ -15,8 +15,14 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.errors import InvalidRequest
 
-__all__ = ["Accepts", "BoundWorkflow"]
+__all__ = ["A", "Accepts", "B", "BoundWorkflow", "C", "D", "E"]
 
+# of the arguments by position: every module with overloads for them uses these
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 

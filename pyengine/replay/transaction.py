@@ -27,7 +27,7 @@ from typing import (
     overload,
 )
 
-from pyengine.definitions.bound_workflow import Accepts, BoundWorkflow
+from pyengine.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Workflow
 from pyengine.definitions.retry import Duration, optional_duration, optional_limit
@@ -41,11 +41,6 @@ __all__ = ["Transaction"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-E = TypeVar("E")
 
 _ID_BYTES_MAX = 512
 

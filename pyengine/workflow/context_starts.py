@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
-from pyengine.definitions.bound_workflow import Accepts, BoundWorkflow
+from pyengine.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
 from pyengine.definitions.current_run import within_run
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.refusals import not_a_workflow
@@ -23,11 +23,6 @@ __all__ = ["ChildOptions", "ContextStarts"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-E = TypeVar("E")
 
 
 class ChildOptions(TypedDict, total=False):

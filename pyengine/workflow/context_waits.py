@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import msgspec
 
+from pyengine.definitions.bound_workflow import A, B, C, D
 from pyengine.definitions.current_run import within_run
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.errors import InvalidRequest
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["ContextWaits"]
 
 T = TypeVar("T")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
 
 _encode_key = msgspec.json.Encoder(order="sorted", decimal_format="number").encode
 
