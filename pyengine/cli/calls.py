@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pyengine.cli.command import command
-from pyengine.cli.database import Database, Invocation, explain
+from pyengine.cli.database import Database, Invocation, asked
 from pyengine.cli.output import clip, compact, listed, printable, read_json, redact, span, table
 from pyengine.errors import InvalidRequest, NotFound
 
@@ -63,7 +61,7 @@ def ls(
     """List attempts of calls, newest first."""
     from pyengine.admin import queries_calls
 
-    with _asked(at) as db:
+    with asked(at, "call", "ls") as db:
         rows = queries_calls.attempts(db.conn, scope, function, limit, live=live)
 
     def show(console: Console) -> None:
@@ -86,7 +84,7 @@ def show(at: Invocation, call: Node) -> None:
     """Show a call: its function, inputs, results by scope, and attempts."""
     from pyengine.admin import queries_calls
 
-    with _asked(at) as db:
+    with asked(at, "call", "ls") as db:
         document = _call(at, db, call)
         document["pins"] = queries_calls.pins(db.conn, document["node"])
         document["attempts"] = queries_calls.history(db.conn, document["node"])
@@ -101,7 +99,7 @@ def explain_miss(at: Invocation, call: Node, scope: Scope = None) -> None:
     """Explain what a call would find in a scope: its result, or why it would run and what differs."""
     from pyengine.admin import queries_calls
 
-    with _asked(at) as db:
+    with asked(at, "call", "ls") as db:
         node = _call(at, db, call)["node"]
         document = queries_calls.explain(db.conn, _scope(at, db, node, scope), node)
         document["attempts"] = queries_calls.history(db.conn, node)
@@ -130,7 +128,7 @@ def retry(at: Invocation, call: Node, scope: Scope = None) -> None:
     """Run a call again; its result replaces the pin of the scope."""
     from pyengine.admin import queries_calls
 
-    with _asked(at) as db:
+    with asked(at, "call", "ls") as db:
         node = _call(at, db, call)["node"]
         document = queries_calls.retry(db.conn, _scope(at, db, node, scope), node)
     text = f"{node[:_SHORT]}  {document['at']}, attempt {document['generation']}"
@@ -142,7 +140,7 @@ def cancel(at: Invocation, call: Node, scope: Scope = None) -> None:
     """Give a call up in a scope; its attempt ends if nothing else waits for it."""
     from pyengine.admin import queries_calls
 
-    with _asked(at) as db:
+    with asked(at, "call", "ls") as db:
         node = _call(at, db, call)["node"]
         name = _scope(at, db, node, scope)
         state = queries_calls.cancel(db.conn, name, node)
@@ -157,7 +155,7 @@ def invalidate(
     """Share the results of a function no more; scopes keep what they have pinned."""
     from pyengine.admin import queries_calls
 
-    with _asked(at) as db:
+    with asked(at, "call", "ls") as db:
         number = queries_calls.invalidate(db.conn, function)
     text = f"{number} call{'s' if number != 1 else ''} of {function} will run again"
     at.out.answer(
@@ -179,7 +177,7 @@ def plan(
     from pyengine.admin import queries_calls
 
     wanted = _read_calls(calls)
-    with _asked(at) as db, db.conn.transaction(force_rollback=True):
+    with asked(at, "call", "ls") as db, db.conn.transaction(force_rollback=True):
         rows = queries_calls.plan(db.conn, scope, wanted)
     counts = Counter(_PLANNED.get(row["at"], row["at"]) for row in rows)
     summary = ", ".join(
@@ -250,20 +248,6 @@ def _read_calls(path: str) -> list[dict[str, Any]]:
     ):
         raise InvalidRequest("calls are a list of objects with function and args", hint=example)
     return found
-
-
-@contextmanager
-def _asked(at: Invocation) -> Iterator[Database]:
-    """Open the database; a refusal of it becomes an error with its detail and a command to type."""
-    import psycopg
-
-    with at.database() as db:
-        try:
-            yield db
-        except psycopg.Error as error:
-            ours = explain(error)
-            message = f"{ours.message}: {ours.detail}" if ours.detail else ours.message
-            raise type(ours)(message, hint=at.line("call", "ls")) from error
 
 
 def _call(at: Invocation, db: Database, call: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyengine.embedded.server import Target
 
-__all__ = ["Database", "Invocation", "explain"]
+__all__ = ["Database", "Invocation", "asked", "explain"]
 
 _PAUSE_MAX_S = 3.0
 _REPORT_EVERY = 20
@@ -308,6 +308,26 @@ def _psql_of_url(url: str) -> tuple[str, ...]:
         return (program or "psql", "")
     info.pop("password", None)
     return (program or "psql", make_conninfo("", **info))
+
+
+@contextmanager
+def asked(at: Invocation, *command: str) -> Iterator[Database]:
+    """Open the database for a command; an error of it becomes ours.
+
+    Args:
+        at: the invocation.
+        command: the command to type if something was not found, or if the error names none.
+    """
+    import psycopg
+
+    with at.database() as db:
+        try:
+            yield db
+        except psycopg.Error as error:
+            ours = explain(error)
+            if isinstance(ours, NotFound) or not ours.hint:
+                ours.hint = at.line(*command)
+            raise ours from error
 
 
 def explain(error: psycopg.Error) -> EngineError:

@@ -6,8 +6,6 @@ Instants are shown in the time zone of their schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any
 from zoneinfo import ZoneInfo
@@ -15,13 +13,12 @@ from zoneinfo import ZoneInfo
 import typer
 
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, command, remember
-from pyengine.cli.database import Database, Invocation, explain
+from pyengine.cli.database import Invocation, asked
 from pyengine.cli.display.columns import Column, print_columns
 from pyengine.cli.display.ids import cut_all
 from pyengine.cli.output import printable
 from pyengine.cli.runs import checked_text
 from pyengine.database.statements.schedules import PAUSE_SCHEDULE, RESUME_SCHEDULE, UNSCHEDULE
-from pyengine.errors import NotFound
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +48,7 @@ def ls(
 
     if workflow is not None:
         checked_text("a workflow name", workflow)
-    with _asked(at) as db:
+    with asked(at, "schedules") as db:
         found = queries_schedules.schedules(db.conn, workflow, count)
     at.out.answer(found, lambda console: _print_all(console, found, at.out.width()))
 
@@ -75,7 +72,7 @@ def _default(
 @command(app)
 def pause(at: Invocation, id: Id) -> None:
     """Pause a schedule: instants that pass meanwhile are left out."""
-    with _asked(at) as db:
+    with asked(at, "schedules") as db:
         db.ask(PAUSE_SCHEDULE, checked_text("an id", id))
     _answer(at, id, {"state": "paused"}, "paused")
     at.out.remark(f"it goes on with: {at.line('schedules', 'resume', id)}")
@@ -84,7 +81,7 @@ def pause(at: Invocation, id: Id) -> None:
 @command(app)
 def resume(at: Invocation, id: Id) -> None:
     """Let a paused schedule go on with its first instant after now."""
-    with _asked(at) as db:
+    with asked(at, "schedules") as db:
         next_at = db.ask(RESUME_SCHEDULE, checked_text("an id", id))["next_at"]
     _answer(at, id, {"state": "active", "next_at": next_at}, f"active, next {_instant(next_at, UTC)}")
 
@@ -92,28 +89,13 @@ def resume(at: Invocation, id: Id) -> None:
 @command(app)
 def delete(at: Invocation, id: Id) -> None:
     """Delete a schedule; its runs go on. One that code declares comes back with the next worker."""
-    with _asked(at) as db:
+    with asked(at, "schedules") as db:
         db.ask(UNSCHEDULE, checked_text("an id", id))
     _answer(at, id, {"state": "deleted"}, "deleted")
 
 
 def _answer(at: Invocation, id: str, document: dict[str, Any], text: str) -> None:
     at.out.answer({"id": id, **document}, lambda console: console.print(f"{printable(id)}  {text}"))
-
-
-@contextmanager
-def _asked(at: Invocation) -> Iterator[Database]:
-    """Open the database, and translate its errors."""
-    import psycopg
-
-    with at.database() as db:
-        try:
-            yield db
-        except psycopg.Error as error:
-            ours = explain(error)
-            if isinstance(ours, NotFound):
-                ours.hint = at.line("schedules")
-            raise ours from error
 
 
 def _print_all(console: Console, found: list[dict[str, Any]], width: int | None) -> None:
