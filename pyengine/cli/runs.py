@@ -64,7 +64,9 @@ def start(
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key, unique for the workflow.")
     ] = None,
-    queue: Annotated[str, typer.Option("--queue", "-q", help="Queue.")] = "default",
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="Queue; else the one that the workflow declares.")
+    ] = None,
     version: Annotated[str, typer.Option("--workflow-version", help="Version of the workflow.")] = "1",
     tags: Annotated[
         list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag, by which ps finds the run.")
@@ -84,7 +86,7 @@ def start(
         "args": args,
         "id": None if id is None else checked_id(id, most=MAX_START_BYTES),
         "key": None if key is None else checked_text("a key", key),
-        "queue": checked_text("a queue name", queue),
+        "queue": None if queue is None else checked_text("a queue name", queue),
         "version": checked_text("a version", version),
         "tags": json.dumps(checked_tags(tags or ())),
     }

@@ -33,14 +33,14 @@ class Target:
     Args:
         definition: its definition; None if it is known by name only.
         name: its name, or the address of a service.
-        queue: queue of the runs.
+        queue: queue of the runs; None for the one that the workflow declares, which the database knows.
         version: version of the workflow.
         timeout_ms: milliseconds until a run times out; None means never.
     """
 
     definition: WorkflowDef | None
     name: str
-    queue: str
+    queue: str | None
     version: str
     timeout_ms: int | None
 
@@ -72,7 +72,7 @@ def target_of(
     return Target(
         definition=definition,
         name=workflow if isinstance(workflow, str) else workflow.name,
-        queue=queue or "default",
+        queue=queue if definition is None else queue or "default",
         version=version or "1",
         timeout_ms=timeout_ms,
     )

@@ -129,7 +129,7 @@ class Schedules:
             workflow: the workflow, its name, or a service in SQL like "sql://billing.close_month".
             args: its arguments, and those by name.
             timezone: a full name such as "Europe/Berlin".
-            queue: None means the workflow's own queue, or "default".
+            queue: None means the queue that the workflow declares, or "default".
             version: None means the workflow's own version, or "1".
             deadline: a run that takes longer times out; None means the workflow's own, or never.
             priority: smaller is claimed first.

@@ -130,7 +130,7 @@ class Starts:
             kwargs: its arguments by name, except those named like these options:
             id: id of the run, up to 512 bytes; a second start with it finds the run.
             key: idempotency key, unique for the workflow.
-            queue: None means the workflow's own queue, or "default".
+            queue: None means the queue that the workflow declares, or "default".
             version: None means the workflow's own version, or "1".
             delay: the run does not start before this duration is over.
             timeout: the run times out after this duration; None means the workflow's deadline, or none.

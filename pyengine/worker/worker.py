@@ -173,7 +173,8 @@ class Worker:
         names, versions = [one.name for one in workflows], [one.version for one in workflows]
         digests = [one.digest(loop_version) for one in workflows]
         signals = msgspec.json.encode([self._registry.signals(one).registration() for one in workflows])
-        hello = (self.id, list(self.queues), names, versions, about_process(), digests, signals.decode())
+        of_workflows = (digests, signals.decode(), [one.queue for one in workflows])
+        hello = (self.id, list(self.queues), names, versions, about_process(), *of_workflows)
         self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self.database, "work", _WORK)
         self._declarations = Declarations(self._side, self._registry)

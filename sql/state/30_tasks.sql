@@ -194,6 +194,7 @@ create table durable._workflows (
   version text collate "C" not null,
   digest bytea,
   signals jsonb,
+  queue text,
   constraint workflows_pk primary key (name, version)
 );
 comment on table durable._workflows is 'Workflows that some worker can run: they distinguish a misspelt name from work that waits for its worker.';
@@ -202,6 +203,8 @@ comment on column durable._workflows.digest is
   'Digest of the code of that worker. Runs begin with it, so that a claim by a worker with that code need not write it.';
 comment on column durable._workflows.signals is
   'The signals that the code of that worker receives: {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null: the worker registered none, and all are delivered.';
+comment on column durable._workflows.queue is
+  'The queue that the code of that worker declares for its runs; null: none, so they go to the queue default.';
 
 create type durable.task_record as (
   id text, state text, version integer, resumes integer, ttl bigint, pid text

@@ -45,6 +45,15 @@ def test_start_answers_the_id(at_database: Any, player: Any) -> None:
     assert "a  queued" in at_database("start", "hello", '["world"]', "--id", "a").out
 
 
+def test_start_goes_to_the_declared_queue(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """Without --queue that is where the worker of the workflow looks."""
+    conn.execute(
+        "select durable.worker_hello_v1('w', '{default}', '{report}', '{1}', '{}', null, null, '{reports}')"
+    )
+    assert at_database("start", "report", "--json").document["queue"] == "reports"
+    assert at_database("start", "report", "--queue", "default", "--json").document["queue"] == "default"
+
+
 def test_start_of_another_input_is_a_conflict(at_database: Any, player: Any) -> None:
     """The same id with other input exits 6 and names the run."""
     player.hello("hello")

@@ -98,7 +98,6 @@ def plain(**named: Any) -> Call:
         plain(workflow="w", id=""),
         plain(workflow="w", id="x" * 513),
         plain(workflow="w", queue=""),
-        plain(workflow="w", queue=None),
         plain(workflow="w", queue="a/b"),
         plain(workflow="w", queue="a@b"),
         plain(workflow="w", queue="a b"),

@@ -124,7 +124,8 @@ def test_the_single_row_path_equals_the_batch_path(conn: Connection, clock: Cloc
     begin_run(conn, "run", key="known")
     ask(conn, create("p"))
     ask(conn, create("q.1"))
-    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{known}', '{1}', null, '{ab}')", ()))
+    hello = "select durable.worker_hello_v1('W', '{default}', '{known}', '{1}', null, '{ab}', null, '{own}')"
+    ask(conn, (hello, ()))
     ask(conn, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
     untouched = rows(conn, None)
     short = refused = 0

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, InvalidRequest, NotFound, RunConflict
+from pyengine import App, Client, InvalidRequest, NotFound, RunConflict
 from pyengine.sync import Client as SyncClient
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -33,6 +33,24 @@ def test_many_runs_are_started_at_once(dsn: str, conn: Connection) -> None:
             return [await run.result(timeout=20) for run in runs]
 
     assert asyncio.run(main()) == [2, 5, 10]
+
+
+def test_a_start_by_name_goes_to_the_declared_queue(dsn: str) -> None:
+    """A client that does not know the code starts runs where the worker of the workflow serves them."""
+    app = App(dsn)
+
+    @app.workflow(queue="bulk")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async def main() -> None:
+        async with app.worker(queues=["bulk"]), Client(dsn) as stranger:
+            runs = [await stranger.start("double", 1), *await stranger.start_many("double", [(2,), (3,)])]
+            assert [await run.result(timeout=20) for run in runs] == [2, 4, 6]
+            runs.append(await stranger.start("double", 4, queue="other"))
+            assert [(await stranger.get(run.id)).queue for run in runs] == [*["bulk"] * 3, "other"]
+
+    asyncio.run(main())
 
 
 def test_ids_and_keys(dsn: str, conn: Connection) -> None:

@@ -127,10 +127,10 @@ SEE_MARK = Procedure(
 
 HELLO = Procedure(
     signature="(worker, queues[], workflows[], versions[], about jsonb, digests[],"
-    " signals jsonb [{types {name: JSON schema}, any}])"
+    " signals jsonb [{types {name: JSON schema}, any}], own queues[])"
     " -> jsonb {number, settings, now, codes, registered, unannounced[],"
     " holders [{pid, user, state, age_ms, query}]}",
-    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6, $7)",
+    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6, $7, $8)",
 )
 
 BLOCKED = Procedure(
@@ -230,7 +230,7 @@ class StartRequest(NamedTuple):
         args: JSON text of the arguments.
         id: id of the run.
         key: idempotency key.
-        queue: queue name.
+        queue: queue name; None for the one that the workflow declares.
         version: version of the workflow.
         delay_ms: milliseconds before the run may start.
         timeout_ms: milliseconds until its deadline; None for none.
@@ -245,7 +245,7 @@ class StartRequest(NamedTuple):
     args: str
     id: str | None = None
     key: str | None = None
-    queue: str = "default"
+    queue: str | None = None
     version: str = "1"
     delay_ms: int | None = None
     timeout_ms: int | None = None

@@ -34,55 +34,61 @@ comment on function durable._claimed_run(durable._tasks, durable._executions, in
   'A claimed run as it is sent to its worker: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child]. An array costs both sides half as much as an object.';
 
 create or replace function durable._insert_workflows(
-  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_now bigint)
+  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_own_queues text[], p_now bigint)
 returns boolean language plpgsql volatile
 as $$
 begin
-  insert into durable._workflows (name, version, seen_at, digest, signals)
-  select distinct on (f.name, f.version) f.name, f.version, p_now, decode(f.digest, 'hex'), f.signals
-  from unnest(p_workflows, p_versions, p_digests, p_signals) as f (name, version, digest, signals) order by 1, 2
+  insert into durable._workflows (name, version, seen_at, digest, signals, queue)
+  select distinct on (f.name, f.version) f.name, f.version, p_now, decode(f.digest, 'hex'), f.signals, f.queue
+  from unnest(p_workflows, p_versions, p_digests, p_signals, p_own_queues) as f (name, version, digest, signals, queue)
+  order by 1, 2
   on conflict do nothing;
   return true;
 exception when lock_not_available then
   return false;
 end
 $$ set lock_timeout = '50ms';
-comment on function durable._insert_workflows(text[], text[], text[], jsonb[], bigint) is
+comment on function durable._insert_workflows(text[], text[], text[], jsonb[], text[], bigint) is
   'Inserts workflows that nobody announced before. False, and none is inserted, if another session has inserted one of them and not committed for 50 ms.';
 
 create or replace function durable._announce(
-  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_now bigint)
+  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_own_queues text[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
   v_new record;
 begin
   select array_agg(f.name) as names, array_agg(f.version) as versions, array_agg(f.digest) as digests,
-         array_agg(f.signals) as signals into v_new
-  from unnest(p_workflows, p_versions, p_digests, p_signals) as f (name, version, digest, signals)
+         array_agg(f.signals) as signals, array_agg(f.queue) as queues into v_new
+  from unnest(p_workflows, p_versions, p_digests, p_signals, p_own_queues) as f (name, version, digest, signals, queue)
   where not exists (select from durable._workflows x where x.name = any (array[f.name]) and x.version = any (array[f.version]));
-  if not durable._insert_workflows(v_new.names, v_new.versions, v_new.digests, v_new.signals, p_now) then
-    perform durable._insert_workflows(array[f.name], array[f.version], array[f.digest], array[f.signals], p_now)
-    from unnest(v_new.names, v_new.versions, v_new.digests, v_new.signals) as f (name, version, digest, signals);
+  if not durable._insert_workflows(v_new.names, v_new.versions, v_new.digests, v_new.signals, v_new.queues, p_now) then
+    perform durable._insert_workflows(array[f.name], array[f.version], array[f.digest], array[f.signals], array[f.queue], p_now)
+    from unnest(v_new.names, v_new.versions, v_new.digests, v_new.signals, v_new.queues)
+      as f (name, version, digest, signals, queue);
   end if;
-  update durable._workflows k set seen_at = p_now, digest = coalesce(decode(f.digest, 'hex'), k.digest), signals = f.signals
+  update durable._workflows k
+  set seen_at = p_now, digest = coalesce(decode(f.digest, 'hex'), k.digest), signals = f.signals,
+      -- an older worker says nothing of queues
+      queue = case when p_own_queues is null then k.queue else f.queue end
   from (
-    select x.ctid as place, u.digest, u.signals
-    from unnest(p_workflows, p_versions, p_digests, p_signals) as u (name, version, digest, signals)
+    select x.ctid as place, u.digest, u.signals, u.queue
+    from unnest(p_workflows, p_versions, p_digests, p_signals, p_own_queues) as u (name, version, digest, signals, queue)
     join durable._workflows x on x.name = any (array[u.name]) and x.version = any (array[u.version])
     order by x.name, x.version for update of x skip locked) f
   where k.ctid = f.place and (k.seen_at < p_now or k.digest is distinct from decode(f.digest, 'hex')
-                              or k.signals is distinct from f.signals);
+                              or k.signals is distinct from f.signals
+                              or (p_own_queues is not null and k.queue is distinct from f.queue));
   return array(
     select distinct f.name
-    from unnest(p_workflows, p_versions, p_digests, p_signals) as f (name, version, digest, signals)
+    from unnest(p_workflows, p_versions, p_digests, p_signals, p_own_queues) as f (name, version, digest, signals, queue)
     left join durable._workflows x on x.name = any (array[f.name]) and x.version = any (array[f.version])
     where x.name is null or x.digest is distinct from coalesce(decode(f.digest, 'hex'), x.digest)
-          or x.signals is distinct from f.signals);
+          or x.signals is distinct from f.signals or (p_own_queues is not null and x.queue is distinct from f.queue));
 end
 $$;
-comment on function durable._announce(text[], text[], text[], jsonb[], bigint) is
-  'Records the workflows that a worker can run, with the signals that they receive. Answers those that it could not record, because another session has inserted or locked them.';
+comment on function durable._announce(text[], text[], text[], jsonb[], text[], bigint) is
+  'Records the workflows that a worker can run, with the signals that they receive and the queues that they declare. Answers those that it could not record, because another session has inserted or locked them.';
 
 create or replace function durable._writers_of_workflows()
 returns jsonb language plpgsql stable
@@ -106,7 +112,7 @@ comment on function durable._writers_of_workflows() is
 
 create or replace function durable.worker_hello_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null,
-  p_signals jsonb default null)
+  p_signals jsonb default null, p_own_queues text[] default null)
 returns jsonb language plpgsql volatile
 as $$
 declare
@@ -130,14 +136,14 @@ begin
   end if;
   v_registered := found;
   v_number := (select w.number from durable._workers w where w.id = p_worker);
-  v_unannounced := durable._announce(p_workflows, p_versions, p_digests, v_signals, v_now);
+  v_unannounced := durable._announce(p_workflows, p_versions, p_digests, v_signals, p_own_queues, v_now);
   return jsonb_build_object('number', v_number, 'now', v_now, 'codes', durable._codes(p_workflows, p_versions),
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s), 'registered', v_registered,
     'unannounced', to_jsonb(v_unannounced), 'holders', case when v_unannounced <> '{}' then durable._writers_of_workflows() else '[]' end);
 end
 $$;
-comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[], jsonb) is
-  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. Answers the key of its presence lock, the settings, and the codes that its turns name. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
+comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[], jsonb, text[]) is
+  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. Answers the key of its presence lock, the settings, and the codes that its turns name. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile

@@ -130,6 +130,14 @@ $$;
 comment on function durable._check_workflow(text) is
   'Raises WF001 for a name that no worker ever registered, while others are known, and names the most similar ones. Before the first worker any name is allowed. A service must be served.';
 
+create or replace function durable._own_queue(p_workflow text, p_version text)
+returns text language sql stable
+as $$
+  select coalesce((select w.queue from durable._workflows w where w.name = p_workflow and w.version = p_version), 'default')
+$$;
+comment on function durable._own_queue(text, text) is
+  'The queue of a start that names none: the one that the workflow declares, as its last worker registered it, or default.';
+
 create or replace function durable._service_named(p_workflow text)
 returns text language plpgsql stable
 as $$

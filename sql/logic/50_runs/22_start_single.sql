@@ -8,7 +8,8 @@ as $$
   select octet_length(p_request.workflow) between 1 and 256 and strpos(p_request.workflow, ':') = 0
          and p_request.version <> '' and jsonb_typeof(p_request.args) in ('array', 'object')
          and octet_length(p_request.input) <= 1000 and (p_request.id is null or p_request.id ~ '^[0-9a-f]{32}$')
-         and p_request.queue = 'default' and p_request.priority = 0 and p_request.tags = '{}' and p_request.tenant = ''
+         and coalesce(p_request.queue, 'default') = 'default' and p_request.priority = 0 and p_request.tags = '{}'
+         and p_request.tenant = ''
          and p_request.key is null and p_request.timeout_ms is null and p_request.delay_ms is null
 $$;
 comment on function durable._is_ordinary(durable._start_request) is
@@ -18,7 +19,8 @@ create or replace function durable._is_surely_valid(p_request durable._start_req
 returns boolean language sql stable
 as $$
   select octet_length(p_request.workflow) between 1 and 256 and strpos(p_request.workflow, ':') = 0
-         and (p_request.queue = 'default' or durable._is_plain_name(p_request.queue)) and p_request.version <> ''
+         and (p_request.queue is null or p_request.queue = 'default' or durable._is_plain_name(p_request.queue))
+         and p_request.version <> ''
          and jsonb_typeof(p_request.args) in ('array', 'object')
          and (octet_length(p_request.input) <= 1000
               or (octet_length(p_request.input) <= durable._setting_int('payload_max_bytes')
@@ -55,6 +57,8 @@ create or replace function durable._start_single(
 returns durable.start_record language plpgsql volatile
 as $$
 declare
+  v_request durable._start_request := p_request;
+  v_queue text;
   v_now bigint;
   v_run text;
   v_execution bigint;
@@ -66,9 +70,13 @@ begin
       return null;
     end if;
   end if;
-  if not p_request.any_workflow then
-    perform durable._check_workflow(p_request.workflow)
-    where not exists (select from durable._workflows w where w.name = p_request.workflow and w.version = p_request.version);
+  if not p_request.any_workflow or p_request.queue is null then
+    select w.queue into v_queue
+    from durable._workflows w where w.name = p_request.workflow and w.version = p_request.version;
+    if not (found or p_request.any_workflow) then
+      perform durable._check_workflow(p_request.workflow);
+    end if;
+    v_request.queue := coalesce(p_request.queue, v_queue, 'default');
   end if;
   if p_request.key is null and (p_fresh or p_request.id is null) then
     v_now := durable._now_ms();
@@ -82,13 +90,13 @@ begin
     v_now := durable._now_ms();
   end if;
   if p_notify and p_request.delay_ms is null and not v_is_copy then
-    v_worker := durable._try_lock_idle(p_request, v_run, p_reply, v_now);
+    v_worker := durable._try_lock_idle(v_request, v_run, p_reply, v_now);
   end if;
   v_execution := durable._next_execution();
-  if not durable._insert_run(p_request, v_run, v_execution, v_worker, v_now) then
+  if not durable._insert_run(v_request, v_run, v_execution, v_worker, v_now) then
     return null;
   elsif v_worker.worker is not null then
-    perform durable._hand_off(v_worker, v_execution, p_request, p_reply, v_now);
+    perform durable._hand_off(v_worker, v_execution, v_request, p_reply, v_now);
   elsif p_notify then
     perform durable._notify('durable_ready');
   end if;

@@ -142,6 +142,8 @@ begin
     -- a service is its own queue
     v_request.workflow := durable._service_named(v_request.workflow);
     v_request.queue := v_request.workflow;
+  elsif v_request.queue is null then
+    v_request.queue := durable._own_queue(v_request.workflow, v_request.version);
   end if;
   return query
   select s.id, s.created
@@ -178,10 +180,10 @@ end
 $$;
 comment on function durable.start_v1(
   text, text, text, text, text, text, bigint, bigint, integer, jsonb, text, boolean, boolean, boolean, text) is
-  'For clients of the package: starts a run, or finds the one with this id or key; two starts with one key wait for each other. p_any_workflow: the caller has the code of the workflow. p_fresh: the caller drew the id at random for this start, and sends JSON. p_notify: the start is alone in its transaction and notifies workers: an idle one gets the run at once (handed_off), otherwise all get the hint. p_reply: the address to which that worker then sends [id, state, value, error]. WF001, WF003, WF004, WF008, WF009.';
+  'For clients of the package: starts a run, or finds the one with this id or key; two starts with one key wait for each other. p_queue: null for the one that the workflow declares. p_any_workflow: the caller has the code of the workflow. p_fresh: the caller drew the id at random for this start, and sends JSON. p_notify: the start is alone in its transaction and notifies workers: an idle one gets the run at once (handed_off), otherwise all get the hint. p_reply: the address to which that worker then sends [id, state, value, error]. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start_many(
-  workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default 'default',
+  workflow text, args jsonb[], ids text[] default null, keys text[] default null, queue text default null,
   version text default '1', delay interval default null, timeout interval default null, priority integer default 0,
   tags jsonb default '{}', tenant text default '', any_workflow boolean default false)
 returns table (id text, created boolean) language plpgsql volatile
@@ -218,6 +220,8 @@ begin
   perform durable._check_descent($3);
   if v_name like 'sql://%' then
     v_request.queue := v_name;
+  elsif $5 is null then
+    v_request.queue := durable._own_queue(v_name, $6);
   end if;
   select array_agg(s.id order by s.ord), array_agg(s.created order by s.ord) into v_runs, v_created
   from durable._start_batch(
@@ -231,10 +235,10 @@ end
 $$;
 comment on function durable.start_many(
   text, jsonb[], text[], text[], text, text, interval, interval, integer, jsonb, text, boolean) is
-  'Starts many runs of one workflow at once, one for each element of args: an object is arguments by name, an array arguments by position. select durable.start_many(''mail.send'', array_agg(to_jsonb(m)), keys => array_agg(m.id::text)) from outbox m. Answers id and created in the order of args; no args, no runs. The effect is that of as many calls of durable.start in your transaction, but all or none; an error names the element, from 1. ids and keys are as long as args, null where there is none. Other starts wait for your commit only for one of these ids or keys. With more than 1000 of them, the creation of a run or promise below an id that does not exist waits too; and while such a creation has not committed, this call fails with 55P03 after 2 s. WF001, WF003, WF004, WF008, WF009.';
+  'Starts many runs of one workflow at once, one for each element of args: an object is arguments by name, an array arguments by position. select durable.start_many(''mail.send'', array_agg(to_jsonb(m)), keys => array_agg(m.id::text)) from outbox m. Answers id and created in the order of args; no args, no runs. The effect is that of as many calls of durable.start in your transaction, but all or none; an error names the element, from 1. queue: as for durable.start. ids and keys are as long as args, null where there is none. Other starts wait for your commit only for one of these ids or keys. With more than 1000 of them, the creation of a run or promise below an id that does not exist waits too; and while such a creation has not committed, this call fails with 55P03 after 2 s. WF001, WF003, WF004, WF008, WF009.';
 
 create or replace function durable.start(
-  workflow text, args jsonb default '[]', id text default null, key text default null, queue text default 'default',
+  workflow text, args jsonb default '[]', id text default null, key text default null, queue text default null,
   version text default '1', delay interval default null, timeout interval default null, priority integer default 0,
   tags jsonb default '{}', tenant text default '', any_workflow boolean default false)
 returns text language plpgsql volatile
@@ -256,4 +260,4 @@ begin
 end
 $$;
 comment on function durable.start(text, jsonb, text, text, text, text, interval, interval, integer, jsonb, text, boolean) is
-  'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). It is part of your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. A name that no worker ever registered is refused (WF001) unless any_workflow. Two starts by id or key in one transaction hold the first while they wait for the second, so two transactions that cross deadlock (40P01): durable.start_many starts many at once. WF004, WF008.';
+  'Starts a run of a workflow and answers its id: select durable.start(''hello'', ''["world"]''). It is part of your transaction: a rollback leaves nothing. The same id or key again is the same run; with other input it is WF009. Without a queue it goes to the one that the workflow declares, else to default. A name that no worker ever registered is refused (WF001) unless any_workflow. Two starts by id or key in one transaction hold the first while they wait for the second, so two transactions that cross deadlock (40P01): durable.start_many starts many at once. WF004, WF008.';

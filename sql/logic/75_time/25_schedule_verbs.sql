@@ -182,10 +182,17 @@ create or replace function durable._schedule_runs(
 returns timestamptz language plpgsql volatile
 as $$
 declare
+  v_request durable._start_request := p_request;
   v_new durable._schedules;
   v_old durable._schedules;
 begin
-  v_new := durable._schedule_of_runs(p_id, p_cron, p_timezone, p_request, false, durable._now_ms());
+  if p_request.queue is null then
+    -- the same call again finds the same schedule, whatever its workflow has declared meanwhile
+    v_request.queue := coalesce(
+      (select s.queue from durable._schedules s where s.id = p_id and s.workflow = p_request.workflow and p_replace is not true),
+      durable._own_queue(p_request.workflow, p_request.version));
+  end if;
+  v_new := durable._schedule_of_runs(p_id, p_cron, p_timezone, v_request, false, durable._now_ms());
   perform durable._check_may_lock();
   perform durable._adopt_idle_copy();
   loop
@@ -213,7 +220,7 @@ comment on function durable._schedule_runs(text, text, text, durable._start_requ
 create or replace function durable.schedule(
   id text, cron text, target text default null, args jsonb default '[]', timezone text default 'UTC',
   timeout interval default '1 day', promise_id text default '{{.id}}-{{.timestamp}}', tags jsonb default '{}',
-  workflow text default null, queue text default 'default', version text default '1', deadline interval default null,
+  workflow text default null, queue text default null, version text default '1', deadline interval default null,
   priority integer default 0, any_workflow boolean default false, replace boolean default false)
 returns timestamptz language plpgsql volatile
 as $$

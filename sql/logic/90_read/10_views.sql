@@ -390,10 +390,11 @@ select f.name, f.version, durable._at(f.seen_at) as seen_at,
        (select count(*) from durable._workers w
         where f.name || ' ' || f.version = any (array(select n || ' ' || v from unnest(w.workflows, w.versions) as x (n, v))))
          as workers,
-       f.signals -> 'types' as signals, coalesce((f.signals ->> 'any')::boolean, true) as any_signal
+       f.signals -> 'types' as signals, coalesce((f.signals ->> 'any')::boolean, true) as any_signal,
+       f.queue
 from durable._workflows f;
 comment on view durable.workflows is
-  'Workflows that some worker ever registered. workers: how many serve it now; seen_at: the last hello of one that does. signals: the names of the signals that it receives, with the JSON schemas of their payloads; any_signal: it receives other names too.';
+  'Workflows that some worker ever registered. workers: how many serve it now; seen_at: the last hello of one that does. signals: the names of the signals that it receives, with the JSON schemas of their payloads; any_signal: it receives other names too. queue: the one that it declares, to which a start without a queue goes.';
 
 create or replace function durable.journal_list_v1(p_workflows text[], p_all boolean)
 returns table (workflow text, version text, executions bigint[], events integer[]) language sql stable
