@@ -177,3 +177,42 @@ def test_a_paused_schedule_is_lawful(conn: Connection) -> None:
         ["S07 S08 schedule_next_run_follows_cron"],
     )
     conn.execute("rollback to savepoint before")
+
+
+NAMED = {
+    "a field": (plan("nightly", "61 * * * *"), "cron, minute: '61' goes beyond 0 to 59."),
+    "an expression": (plan("nightly", "* * *"), "cron '* * *' has 3 fields."),
+    "a day that never comes": (
+        plan("nightly", "0 0 30 2 *"),
+        "cron '0 0 30 2 *' matches no day of the next eight years.",
+    ),
+    "a zone": (
+        plan("nightly", timezone="Mars/Olympus"),
+        "time zone 'Mars/Olympus' is not known to this server.",
+    ),
+    "of promises": (
+        ("select durable.schedule('nightly', '@often')", ()),
+        "cron: '@often' is none of @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually.",
+    ),
+    "of promises, a zone": (
+        ("select durable.schedule('nightly', '@daily', timezone => 'CET3')", ()),
+        "time zone 'CET3' is not known to this server.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_error_names_its_schedule(conn: Connection, name: str) -> None:
+    """Whoever deploys ten schedules reads which one is wrong, and how to mend it."""
+    call, sentence = NAMED[name]
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, call)
+    assert caught.value.diag.message_detail == f"Schedule 'nightly': {sentence}"
+    assert caught.value.diag.message_hint
+
+
+def test_a_declaration_that_is_wrong_is_named(conn: Connection) -> None:
+    """So it is if the code of a worker declares it, among others."""
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        declare(conn, {"id": "a"}, {"id": "b", "cron": "x * * * *"}, {"id": "c"})
+    assert caught.value.diag.message_detail == "Schedule 'b': cron, minute: 'x' goes beyond 0 to 59."

@@ -41,19 +41,41 @@ $$;
 comment on function durable._check_schedule(text, text, bigint, jsonb, jsonb) is
   'Checks the arguments of a schedule, without cron and zone. Each promise that it creates is an origin of its own, whatever its id. Whether a delay ends before the deadline is checked at each instant. WF004.';
 
-create or replace function durable._check_timezone(p_timezone text)
+create or replace function durable._check_timezone(p_id text, p_timezone text)
 returns void language plpgsql stable
 as $$
 begin
   if p_timezone is null
      or (p_timezone <> 'UTC' and not exists (select from pg_catalog.pg_timezone_names z where z.name = p_timezone)) then
-    perform durable._fail_invalid(format('Time zone %L is not known to this server.', p_timezone),
+    perform durable._fail_invalid(format('Schedule %L: time zone %L is not known to this server.', p_id, p_timezone),
                                   'Use a full name as Europe/Berlin: select name from pg_timezone_names.');
   end if;
 end
 $$;
-comment on function durable._check_timezone(text) is
-  'Refuses abbreviations of time zones: an abbreviation does not define when clocks change, and UTC+3 would be read as three hours behind. WF004.';
+comment on function durable._check_timezone(text, text) is
+  'Refuses abbreviations of time zones: an abbreviation does not define when clocks change, and UTC+3 would be read as three hours behind. p_id: the schedule, for the error. WF004.';
+
+create or replace function durable._next_instant(p_id text, p_cron text, p_timezone text, p_after bigint)
+returns bigint language plpgsql stable
+as $$
+declare
+  v_next bigint;
+  v_detail text;
+  v_hint text;
+begin
+  v_next := durable._cron_next(p_cron, p_timezone, p_after);
+  if v_next is null then
+    perform durable._fail_invalid(format('Cron %L matches no day of the next eight years.', p_cron));
+  end if;
+  return v_next;
+exception when sqlstate 'WF004' then
+  get stacked diagnostics v_detail = pg_exception_detail, v_hint = pg_exception_hint;
+  perform durable._fail_invalid(format('Schedule %L: %s', p_id, lower(left(v_detail, 1)) || substr(v_detail, 2)), v_hint);
+  return null;
+end
+$$;
+comment on function durable._next_instant(text, text, text, bigint) is
+  'The first instant of a schedule after p_after. An error in its expression names the schedule. WF004.';
 
 create or replace function durable.schedule_get(p_id text)
 returns durable.schedule_record language plpgsql volatile
@@ -84,12 +106,10 @@ begin
   perform durable._check_tags_size(format('schedule %L', p_id), p_promise_tags);
   perform durable._check_schedule(p_id, p_promise_id, p_promise_timeout, p_promise_param_headers, p_promise_tags);
   perform durable._check_payload(format('Parameter of schedule %L', p_id), p_promise_param_data);
-  perform durable._check_timezone(p_timezone);
-  v_next := durable._cron_next(p_cron, p_timezone, v_now);
+  perform durable._check_timezone(p_id, p_timezone);
+  v_next := durable._next_instant(p_id, p_cron, p_timezone, v_now);
   v_first := durable._expansion(p_promise_id, p_id, v_next);
-  if v_next is null then
-    perform durable._fail_invalid(format('Schedule %L: cron %L matches no day of the next eight years.', p_id, p_cron));
-  elsif octet_length(v_first) > 512 then
+  if octet_length(v_first) > 512 then
     perform durable._fail_invalid(format('Schedule %L: promise ids from its template have more than 512 bytes.', p_id));
   elsif not durable._in_its_tree(v_first, p_promise_tags)
         or not durable._in_its_tree(durable._expansion(p_promise_id, p_id, 0), p_promise_tags) then

@@ -56,15 +56,9 @@ comment on function durable._schedule_promises(text, text, text, jsonb, text, bi
 create or replace function durable._next_after(p_schedule durable._schedules)
 returns bigint language plpgsql stable
 as $$
-declare
-  v_next bigint := durable._cron_next(p_schedule.cron, p_schedule.timezone,
-                                      greatest(p_schedule.created_at, p_schedule.begins_at, p_schedule.last_run_at));
 begin
-  if v_next is null then
-    perform durable._fail_invalid(
-      format('Schedule %L: cron %L matches no day of the next eight years.', p_schedule.id, p_schedule.cron));
-  end if;
-  return v_next;
+  return durable._next_instant(p_schedule.id, p_schedule.cron, p_schedule.timezone,
+                               greatest(p_schedule.created_at, p_schedule.begins_at, p_schedule.last_run_at));
 end
 $$;
 comment on function durable._next_after(durable._schedules) is
@@ -86,7 +80,7 @@ begin
   perform durable._check_start(p_request.workflow, coalesce(p_request.args, 'null'), null, p_request.queue, p_request.version);
   perform durable._check_options(null, p_request.queue, null, p_request.timeout_ms, p_request.priority, p_request.tags, '');
   perform durable._check_payload(format('Arguments of schedule %L', p_id), p_request.input);
-  perform durable._check_timezone(p_timezone);
+  perform durable._check_timezone(p_id, p_timezone);
   if not p_request.any_workflow then
     perform durable._check_workflow(p_request.workflow);
   end if;
@@ -322,7 +316,7 @@ begin
     where i.at is not null;
   end if;
 exception when invalid_parameter_value then
-  perform durable._fail_invalid(format('Time zone %L is not known to this server.', v_schedule.timezone));
+  perform durable._fail_invalid(format('Schedule %L: time zone %L is not known to this server.', $1, v_schedule.timezone));
 end
 $$;
 comment on function durable.next_instants(text, integer) is
