@@ -57,6 +57,7 @@ T = TypeVar("T")
 RUN_COLUMNS = """
 select r.id, r.workflow, r.version, r.state, r.queue, r.parent, r.key, r.args, r.result, r.error, r.problem,
        r.worker, r.crashes, r.waits_for, r.created_at, r.settled_at, r.age,
+       durable._at(durable._now_ms()) - r.created_at as since_start,
        case when r.deadline < '10000-01-01' then r.deadline end as deadline,
        case when r.state in ('queued', 'scheduled') and r.not_before < '10000-01-01' then r.not_before end
          as not_before,
@@ -76,7 +77,7 @@ STATES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A row of ``durable.runs``."""
+    """A row of ``durable.runs``; `since_start` is the time since its start, whether it has ended or not."""
 
     id: str
     workflow: str
@@ -95,6 +96,7 @@ class Run:
     created_at: datetime
     settled_at: datetime | None
     age: timedelta
+    since_start: timedelta
     deadline: datetime | None
     not_before: datetime | None
     events: int

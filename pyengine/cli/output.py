@@ -34,6 +34,7 @@ __all__ = [
     "progress",
     "read_json",
     "redact",
+    "rough_span",
     "span",
     "state_style",
     "state_text",
@@ -200,6 +201,16 @@ def span(duration: timedelta | float) -> str:
         return f"{minutes}m {seconds}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h {minutes}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
+
+
+def rough_span(duration: timedelta) -> str:
+    """Return a duration in its greatest unit, rounded down, as columns of ages have it: 40s, 12m, 47h, 3d."""
+    s = max(int(duration.total_seconds()), 0)
+    if s < 60:
+        return f"{s}s"
+    if s < 3600:
+        return f"{s // 60}m"
+    return f"{s // 3600}h" if s < 48 * 3600 else f"{s // 86400}d"
 
 
 def state_style(state: str) -> str:

@@ -16,7 +16,7 @@ from pyengine.cli.database import Database, Invocation
 from pyengine.cli.display.columns import Column, print_columns
 from pyengine.cli.display.forms import Display
 from pyengine.cli.display.ids import cut_all, whole_id
-from pyengine.cli.output import clip, printable, span, state_style
+from pyengine.cli.output import clip, printable, rough_span, span, state_style
 from pyengine.cli.runs import checked_text, outcome, states, unknown_workflow
 from pyengine.errors import InvalidRequest, NotFound
 
@@ -134,21 +134,24 @@ class Page:
             ),
             Column(title="WORKFLOW", cells=texts(lambda run: run.workflow), rank=3, least=10, enough=20),
             Column(title="STATE", cells=texts(lambda run: run.state), rank=1, style=state_style),
-            Column(title="AGE", cells=texts(lambda run: span(run.age)), rank=2, right=True),
+            Column(title="AGE", cells=texts(lambda run: rough_span(run.since_start)), rank=2, right=True),
         ]
+        if any(run.settled_at for run in self.runs):
+            cells = texts(lambda run: span(run.age) if run.settled_at else "")
+            columns.append(Column(title="TOOK", cells=cells, rank=4, right=True))
         if any(run.children for run in self.runs):
             cells = texts(lambda run: str(run.children or ""))
-            columns.append(Column(title="CHILDREN", cells=cells, rank=5, spare=True, right=True))
+            columns.append(Column(title="CHILDREN", cells=cells, rank=6, spare=True, right=True))
         if self.wide:
             columns += [
-                Column(title="VERSION", cells=texts(lambda run: run.version), rank=6),
-                Column(title="QUEUE", cells=texts(lambda run: run.queue), rank=6),
-                Column(title="WORKER", cells=texts(lambda run: run.worker), rank=6),
+                Column(title="VERSION", cells=texts(lambda run: run.version), rank=7),
+                Column(title="QUEUE", cells=texts(lambda run: run.queue), rank=7),
+                Column(title="WORKER", cells=texts(lambda run: run.worker), rank=7),
                 Column(
-                    title="CREATED", cells=texts(lambda run: f"{run.created_at:%Y-%m-%d %H:%M:%S}"), rank=6
+                    title="CREATED", cells=texts(lambda run: f"{run.created_at:%Y-%m-%d %H:%M:%S}"), rank=7
                 ),
             ]
-        return [*columns, Column(title="DETAIL", cells=details, rank=4, least=16, enough=30)]
+        return [*columns, Column(title="DETAIL", cells=details, rank=5, least=16, enough=26)]
 
 
 def add_to(app: typer.Typer) -> None:

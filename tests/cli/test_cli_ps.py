@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -20,7 +21,9 @@ from rich.cells import cell_len
 from pyengine.admin import conditions, queries_runs
 from pyengine.cli.display.columns import Column, widths
 from pyengine.cli.display.ids import ELLIPSIS, cut, cut_all
+from pyengine.cli.output import rough_span
 from pyengine.errors import InvalidRequest
+from tests.support.clock import Clock
 
 Connection = psycopg.Connection[Any]
 COLUMNS = {
@@ -58,6 +61,29 @@ def listed(at_database: Any, *words: str) -> list[str]:
     answer = at_database("ps", *words, "--json")
     assert answer.code == 0, answer.out
     return [run["id"] for run in answer.document]
+
+
+def test_ages_and_durations(conn: Connection, at_database: Any, clock: Clock) -> None:
+    """The age counts from the start, also of a run that has ended; how long that took stands beside it. There
+    is no such column if none has ended."""
+    conn.execute("select durable.start('checkout', id => 'ended')")
+    clock.advance(95_000)
+    conn.execute("select durable._settle_promise('ended', 'resolved', '1', null)")
+    conn.execute("select durable.start('checkout', id => 'live')")
+    clock.advance(3 * 86_400_000)
+    header, *lines = at_database("ps").out.splitlines()
+    assert header.split()[3:5] == ["AGE", "TOOK"]
+    assert [line.split()[:6] for line in lines] == [
+        ["live", "checkout", "queued", "3d", "queue", "default"],
+        ["ended", "checkout", "completed", "3d", "1m", "35s"],
+    ]
+    assert "TOOK" not in at_database("ps", "--state", "queued").out
+
+
+def test_rough_spans() -> None:
+    """In the greatest unit, rounded down; two days are still hours."""
+    spans = {-1: "0s", 59.9: "59s", 60: "1m", 3599: "59m", 3600: "1h", 172_799: "47h", 172_800: "2d"}
+    assert {s: rough_span(timedelta(seconds=s)) for s in spans} == spans
 
 
 # -- conditions

@@ -143,7 +143,7 @@ def test_ids_of_a_list_can_be_pasted(dsn: str, conn: Connection, at_database: An
     with Terminal(dsn, "ps", "--all") as terminal:
         _, printed = terminal.end()
     header, *lines = plain(printed).splitlines()
-    assert header.split() == ["ID", "WORKFLOW", "STATE", "AGE", "DETAIL"]
+    assert header.split() == ["ID", "WORKFLOW", "STATE", "AGE", "TOOK", "DETAIL"]
     pasted = [line.split()[0] for line in lines]
     whole = [id for (id,) in conn.execute("select id from durable.newest").fetchall()]
     assert [at_database("show", id, "--json").document["run"]["id"] for id in pasted] == whole
