@@ -76,10 +76,17 @@ class RunChild(_Tagged, frozen=True, kw_only=True, tag="run", rename={"timeout_m
 
 
 class StartTimer(_Tagged, frozen=True, kw_only=True, tag="timer", rename={"duration_ms": "duration"}):
-    """Start a timer that fires `duration_ms` after the turn that records it."""
+    """Start a timer that fires `duration_ms` after the turn that records it.
+
+    Args:
+        child: child number.
+        duration_ms: milliseconds until it fires.
+        name: the signal for which a receive waits no longer, for people; None for a sleep.
+    """
 
     child: int
     duration_ms: int
+    name: str | None = None
 
 
 class MakePromise(_Tagged, frozen=True, kw_only=True, tag="promise", rename={"timeout_ms": "timeout"}):

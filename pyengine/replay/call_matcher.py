@@ -336,7 +336,7 @@ class CallMatcher:
             read_into(call, row)
         if timeout_ms is None or call.done() or not isinstance(call, ReceiveCall):
             return call
-        return TimedReceive(self.loop, call, self._timer("sleep", lambda: timeout_ms))
+        return TimedReceive(self.loop, call, self._timer("sleep", lambda: timeout_ms, name))
 
     def join_set(self) -> JoinSet[Any]:
         """Return a new join set."""
@@ -479,14 +479,14 @@ class CallMatcher:
             retry=policy_text(step.step.retry),
         )
 
-    def _timer(self, name: str, duration_ms: Callable[[], int]) -> Call:
+    def _timer(self, name: str, duration_ms: Callable[[], int], limits: str | None = None) -> Call:
         sequence = self.sequence
-        match = "disagrees" if sequence.dead else self._match_timer(duration_ms)
+        match = "disagrees" if sequence.dead else self._match_timer(duration_ms, limits)
         if match == "disagrees":
             return sequence.dead_call("timer", name)
         return sequence.take_call("timer", name, NOTHING, discarded=match == "discarded")
 
-    def _match_timer(self, duration_ms: Callable[[], int]) -> Match:
+    def _match_timer(self, duration_ms: Callable[[], int], limits: str | None = None) -> Match:
         """Match a timer with the next number; the duration, in milliseconds, is asked for if it is new."""
         sequence = self.sequence
         if sequence.restricted:
@@ -495,5 +495,5 @@ class CallMatcher:
         if row is not None and row.type == RowType.TIMER_SCHEDULED:
             return "agrees"
         return sequence.match_unrecorded(
-            row, "timer", lambda: StartTimer(child=child, duration_ms=duration_ms())
+            row, "timer", lambda: StartTimer(child=child, duration_ms=duration_ms(), name=limits)
         )

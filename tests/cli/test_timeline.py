@@ -56,6 +56,22 @@ def test_signals_and_join_sets_are_readable() -> None:
     ]
 
 
+def test_a_timeout_is_named_by_its_signal() -> None:
+    """The timer of a receive says which signal it waits for; a sleep has no name."""
+    week = {"duration": 7 * 86_400_000, "fire_at": 0}
+    assert told(
+        ("TimerScheduled", 3, "approve", week),
+        ("TimerScheduled", 4, None, week),
+        ("TimerFired", 3, None, None),
+        ("TimerFired", 4, None, None),
+    ) == [
+        "timeout of signal approve [3] for 7d 0h",
+        "sleep [4] for 7d 0h",
+        "timeout of signal approve [3] over",
+        "sleep [4] over",
+    ]
+
+
 def test_calls_are_named_and_marked() -> None:
     """A call that had a result is a hit, one that waits for somebody's attempt has joined it, else it ran."""
     uri = "dml+exec://batch/train"

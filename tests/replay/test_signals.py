@@ -151,8 +151,9 @@ def test_a_limit() -> None:
         return seen
 
     run = MemoryRun(workflow(code))
-    assert run.moves.commands == (Receive(child=0, name="approve"), StartTimer(child=1, duration_ms=5000))
-    assert run.complete(1).commands == (StartTimer(child=2, duration_ms=5000),)
+    limit = StartTimer(child=1, duration_ms=5000, name="approve")
+    assert run.moves.commands == (Receive(child=0, name="approve"), limit)
+    assert run.complete(1).commands == (StartTimer(child=2, duration_ms=5000, name="approve"),)
     assert run.end == Suspend(on=(0, 2), kind="any") and run.cold().end == run.end
     run.send("approve", 7)
     run.complete(4)

@@ -73,6 +73,7 @@ def written(report: RunReport) -> Any:
             },
         ),
         (StartTimer(child=5, duration_ms=7), {"do": "timer", "duration": 7}),
+        (StartTimer(child=5, duration_ms=7, name="go"), {"do": "timer", "duration": 7, "name": "go"}),
         (
             CallRemote(child=5, name="f", target="poll://any@g", hash="00", param="{}", timeout_ms=8),
             {"do": "rpc", "name": "f", "queue": "poll://any@g", "hash": "00", "param": "{}", "timeout": 8},

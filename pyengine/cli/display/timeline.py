@@ -107,6 +107,8 @@ def _payload(event: JournalEvent) -> dict[str, Any]:
 def _subject(event: JournalEvent, kinds: dict[int | None, str], names: dict[int | None, str]) -> str:
     kind = _KIND_NAMES.get(kinds.get(event.child, ""), "")
     name = names.get(event.child) or ""
+    if name and kinds.get(event.child) == "Timer":
+        kind = "timeout of signal"
     number = "" if event.child is None else f"[{event.child}]"
     return printable(" ".join(part for part in (kind, name, number) if part))
 
