@@ -181,7 +181,11 @@ class WorkflowRuntime(Protocol):
     def uuid7(self) -> UUID: ...
 
     def gather(
-        self, awaitables: tuple[Awaitable[Any], ...], *, return_exceptions: bool
+        self,
+        awaitables: tuple[Awaitable[Any], ...],
+        *,
+        return_exceptions: bool,
+        mapped: list[tuple[bool, Any]] | None = None,
     ) -> Awaitable[list[Any]]: ...
 
     def first(self, awaitables: tuple[Awaitable[Any], ...]) -> Awaitable[tuple[int, Any]]: ...

@@ -24,16 +24,9 @@ from pyengine.definitions.definition import StepDef, WorkflowDef
 from pyengine.definitions.remote_calls import RemoteCall
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
-from pyengine.loop.awaitables import (
-    Call,
-    CallKind,
-    CompletionIterator,
-    First,
-    Gathering,
-    ReceiveCall,
-    TimedReceive,
-)
+from pyengine.loop.awaitables import Call, CallKind, ReceiveCall, TimedReceive
 from pyengine.loop.event_loop import DeterministicLoop, TimerToken
+from pyengine.loop.several import CompletionIterator, First, Gathering, Outcomes
 from pyengine.loop.shield import ShieldScope
 from pyengine.protocol.commands import (
     Adopt,
@@ -423,9 +416,15 @@ class CallMatcher:
             self.progress = ProgressSetter(self.sequence, self._codec)
         return self.progress
 
-    def gather(self, awaitables: tuple[Awaitable[Any], ...], *, return_exceptions: bool) -> Gathering:
+    def gather(
+        self,
+        awaitables: tuple[Awaitable[Any], ...],
+        *,
+        return_exceptions: bool,
+        mapped: Outcomes | None = None,
+    ) -> Gathering:
         """Return the wait for all of these."""
-        gathering = Gathering(self.loop, awaitables, return_exceptions=return_exceptions)
+        gathering = Gathering(self.loop, awaitables, return_exceptions=return_exceptions, mapped=mapped)
         self.sequence.add_all_wait(gathering)
         return self.sequence.add_wait(gathering)
 

@@ -16,8 +16,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import Evicted, InvalidRequest
-from pyengine.loop.awaitables import AllWait, Call, CallKind, WaitForSeveral
+from pyengine.loop.awaitables import AllWait, Call, CallKind
 from pyengine.loop.event_loop import DeterministicLoop
+from pyengine.loop.several import WaitForSeveral
 from pyengine.loop.shield import current_shield
 from pyengine.protocol.commands import Command, Submit, Take, WaitKind
 from pyengine.protocol.journal import Row, RowType

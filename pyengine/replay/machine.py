@@ -23,7 +23,7 @@ from pyengine.definitions.current_run import RunInfo, scope
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.retry import Randomness
 from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
-from pyengine.loop.awaitables import Call, WaitForSeveral
+from pyengine.loop.awaitables import Call
 from pyengine.loop.event_loop import DeterministicTask, TimerToken
 from pyengine.loop.restrictions import nested_loop_hint
 from pyengine.protocol.commands import (
@@ -232,8 +232,8 @@ class Replay:
         if main.done():
             end = self._result(main)
             if isinstance(end, Complete) and (self._unread or self._sequence.calls):
-                others: list[Call | WaitForSeveral] = [*self._unread, *self._sequence.unawaited_waits]
-                warn_of_unawaited(self.run, self._sequence.calls, others, ended=True)
+                several = self._sequence.unawaited_waits
+                warn_of_unawaited(self.run, self._sequence.calls, self._unread, several, ended=True)
             return end
         return self._stuck_in_transaction() if waits else self._suspend()
 
@@ -438,10 +438,10 @@ class Replay:
             )
         if self._matcher.open_steps or cancelling:
             return None
-        calls = self._sequence.calls
+        calls, several = self._sequence.calls, self._sequence.unawaited_waits
         waiting = {child for child, call in calls.items() if not call.done() and call.awaited}
-        if self._unread or len(waiting) < len(calls):
-            warn_of_unawaited(self.run, calls, self._unread, ended=False)
+        if self._unread or several or len(waiting) < len(calls):
+            warn_of_unawaited(self.run, calls, self._unread, several, ended=False)
         waiting.update(self._loop.pending_timers)
         if not waiting:
             stuck = NotAwaitable(

@@ -4,7 +4,8 @@ Lives here: which calls of a run nothing has waited for, the warning about them,
 used a call in place of its result. May not: calls that were begun on purpose without a wait, by `ctx.start`,
 which have no `made_at`. The theory: a forgotten `await` leaves a call that was pending, or complete, while no
 callback was on it. Code may still await it later if it refers to it, so before the end of a run only those
-count that nothing refers to. A place in the code is reported once in a process, however many runs pass it.
+count that nothing refers to but the engine. A place in the code is reported once in a process, however many
+runs pass it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from types import CodeType
 from typing import Final
 
 from pyengine.definitions.current_run import RunInfo
-from pyengine.loop.awaitables import Call, ReceiveCall, UnreadCall, WaitForSeveral
+from pyengine.loop.awaitables import Call, ReceiveCall, TimedReceive, UnreadCall
+from pyengine.loop.several import WaitForSeveral
 from pyengine.values.exceptions import only_error
 from pyengine.values.tracebacks import is_ours
 
@@ -26,6 +28,10 @@ logger = logging.getLogger("pyengine.workflow")
 
 # the collection that has the call, and the argument of the count itself
 _REFERENCES_OF_OURS: Final = 2
+# its receive and its timer, the callbacks on both, and the argument
+_REFERENCES_TO_A_LIMIT: Final = 5
+# two lists of waits, and the argument
+_REFERENCES_TO_A_WAIT: Final = 3
 _PLACES_MAX: Final = 10_000
 
 _reported: Final[set[tuple[CodeType, int]]] = set()
@@ -40,18 +46,24 @@ def put_unread(unread: list[Call], call: Call) -> None:
 
 
 def warn_of_unawaited(
-    run: RunInfo, pending: dict[int, Call], unread: Sequence[Call | WaitForSeveral], *, ended: bool
+    run: RunInfo,
+    pending: dict[int, Call],
+    unread: Sequence[Call],
+    waits: Sequence[WaitForSeveral],
+    *,
+    ended: bool,
 ) -> None:
     """Warn of each call that no code has waited for, nor can any more.
 
     Args:
         run: the run.
         pending: its calls that are not complete.
-        unread: its calls that were complete before any code waited for them; at its end also the waits for
-            several calls that no code has awaited.
+        unread: its calls that were complete before any code waited for them.
+        waits: its waits for several calls that no code has awaited, in a list of their own.
         ended: its code has returned; else it is suspended.
     """
-    for call in (*_pending(pending, ended=ended), *_unread(unread, ended=ended)):
+    calls: list[Call | WaitForSeveral] = [*_pending(pending, ended=ended), *_unread(unread, ended=ended)]
+    for call in (*calls, *_waits(waits, ended=ended)):
         made_at, call.made_at = call.made_at, None
         if made_at is None or made_at in _reported:
             continue
@@ -79,17 +91,30 @@ def warn_of_unawaited(
 
 def _pending(pending: dict[int, Call], *, ended: bool) -> Iterator[Call]:
     for child in list(pending):
-        ours = _REFERENCES_OF_OURS + isinstance(pending[child], ReceiveCall)  # its inbox refers to it too
-        if ended or sys.getrefcount(pending[child]) <= ours:
+        if ended or _is_dropped(pending, child):
             call = pending[child]
             if getattr(call, "made_at", None) is not None and not (call.done() or call.awaited):
                 yield call
 
 
-def _unread(unread: Sequence[Call | WaitForSeveral], *, ended: bool) -> Iterator[Call | WaitForSeveral]:
+def _is_dropped(pending: dict[int, Call], child: int) -> bool:
+    """Whether only the engine refers to a call; no variable here does."""
+    if isinstance(getattr(pending[child], "collector", None), TimedReceive):
+        return sys.getrefcount(pending[child].collector) <= _REFERENCES_TO_A_LIMIT
+    # the inbox of a receive refers to it too
+    return sys.getrefcount(pending[child]) <= _REFERENCES_OF_OURS + isinstance(pending[child], ReceiveCall)
+
+
+def _unread(unread: Sequence[Call], *, ended: bool) -> Iterator[Call]:
     for number in range(len(unread)):
         if ended or sys.getrefcount(unread[number]) <= _REFERENCES_OF_OURS:
             yield unread[number]
+
+
+def _waits(waits: Sequence[WaitForSeveral], *, ended: bool) -> Iterator[WaitForSeveral]:
+    for number in range(len(waits)):
+        if ended or sys.getrefcount(waits[number]) <= _REFERENCES_TO_A_WAIT + waits[number].references:
+            yield waits[number]
 
 
 def _place(made_at: tuple[CodeType, int]) -> str:

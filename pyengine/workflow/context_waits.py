@@ -6,9 +6,7 @@ method calls the run that the code belongs to (definitions/current_run.py).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import msgspec
@@ -18,7 +16,7 @@ from pyengine.definitions.current_run import within_run
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.errors import InvalidRequest
 from pyengine.workflow.handles import DurablePromise
-from pyengine.workflow.mapping import map_calls
+from pyengine.workflow.mapping import start_lanes
 
 if TYPE_CHECKING:
     from pyengine.replay.join_sets import JoinSet
@@ -168,7 +166,8 @@ class ContextWaits:
             thumbnails = await ctx.map(resize, pictures, concurrency=20, progress=True)
 
         As with `gather` every call ends, also if some fail; then the first error in the order of the items is
-        raised. With `concurrency=None` a run that waits for child runs is woken once, when all have ended.
+        raised. Steps wake nothing. A run that waits for child runs is woken once, when all have ended, with
+        `concurrency=None`; with a limit it is woken whenever some have ended, to start the next ones.
 
         Args:
             call: a step, a workflow, or an async function of steps.
@@ -188,21 +187,17 @@ class ContextWaits:
         if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
             raise InvalidRequest(f"ctx.map: concurrency is a number above 0, not {concurrency!r}")
         listed = list(items)
-        if not progress and (concurrency is None or concurrency >= len(listed)):
-            calls = tuple([call(item) for item in listed])
-            return within.gather(calls, return_exceptions=return_exceptions)
-        lanes = len(listed) if concurrency is None else concurrency
         total = len(listed)
-        return asyncio.create_task(
-            map_calls(
-                call,
-                listed,
-                gather=partial(within.gather, return_exceptions=False),
-                lanes=lanes,
-                return_exceptions=return_exceptions,
-                done=lambda ended: within.set_progress(ended, total, None) if progress else None,
-            )
+        if not progress and (concurrency is None or concurrency >= total):
+            calls = tuple([call(item) for item in listed])
+            return within.gather(calls, return_exceptions=return_exceptions, mapped=[])
+        lanes, outcomes = start_lanes(
+            call,
+            listed,
+            lanes=total if concurrency is None else concurrency,
+            done=lambda ended: within.set_progress(ended, total, None) if progress else None,
         )
+        return within.gather(lanes, return_exceptions=return_exceptions, mapped=outcomes)
 
     def first(self, *awaitables: Awaitable[T]) -> Awaitable[tuple[int, T]]:
         """Wait for any of these and return (its index, its result); the others go on.

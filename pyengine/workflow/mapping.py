@@ -1,8 +1,9 @@
 """`ctx.map`: one call for each item, some at a time.
 
-Lives here: `map_calls`. May not: rows, child numbers. The theory: a lane is a task that takes the next item
+Lives here: `start_lanes`. May not: rows, child numbers. The theory: a lane is a task that takes the next item
 as soon as its call is done. Lanes wait for calls, and the loop is deterministic, so a replay gives each lane
-the same items.
+the same items. The result is a wait for all lanes (loop/several.py), so a map that is never awaited is
+logged like a gather.
 """
 
 from __future__ import annotations
@@ -11,31 +12,30 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-__all__ = ["map_calls"]
+from pyengine.loop.several import Outcomes
+
+__all__ = ["start_lanes"]
 
 
-async def map_calls(
+def start_lanes(
     call: Callable[[Any], Awaitable[Any]],
     items: Sequence[Any],
     *,
-    gather: Callable[[tuple[Awaitable[Any], ...]], Awaitable[list[Any]]],
     lanes: int,
-    return_exceptions: bool,
     done: Callable[[int], object],
-) -> list[Any]:
-    """Call `call` with each item and return the results in the order of the items.
+) -> tuple[tuple[asyncio.Task[None], ...], Outcomes]:
+    """Start the lanes that make a call with each item; return them, and the outcomes in the items' order.
 
-    Every call is made and ends, also if some fail; then the first error in the order of the items is raised.
+    Every call is made and ends, also if some fail. The outcomes are complete when all lanes have ended.
 
     Args:
         call: a step, a workflow, an async function.
         items: its arguments.
-        gather: waits for all of several awaitables.
         lanes: how many calls are under way at a time.
-        return_exceptions: errors are returned in the place of results.
         done: called with the number of calls that have ended, after each.
     """
-    outcomes: list[tuple[bool, Any]] = [(False, None)] * len(items)
+    # of an item that no lane comes to, because somebody has cancelled the task of the lane
+    outcomes: Outcomes = [(True, asyncio.CancelledError())] * len(items)
     numbered = iter(enumerate(items))
     ended = 0
 
@@ -54,8 +54,4 @@ async def map_calls(
             ended += 1
             done(ended)
 
-    await gather(tuple([asyncio.create_task(lane()) for _ in range(min(lanes, len(items)))]))
-    errors = [] if return_exceptions else [one for failed, one in outcomes if failed]
-    if errors:
-        raise errors[0]
-    return [one for _, one in outcomes]
+    return tuple([asyncio.create_task(lane()) for _ in range(min(lanes, len(items)))]), outcomes

@@ -144,6 +144,8 @@ def test_row_08_a_wait_that_is_never_awaited(caplog: pytest.LogCaptureFixture) -
         ctx.sleep_until(instant)
         ctx.gather(greet("a"), greet("b"))
         ctx.first(greet("c"), greet("d"))
+        ctx.map(greet, ["e", "f"])
+        ctx.map(greet, ["g", "h"], concurrency=1)
         return "x"
 
     async def suspends() -> str:
@@ -165,6 +167,8 @@ def test_row_08_a_wait_that_is_never_awaited(caplog: pytest.LogCaptureFixture) -
         ("timer sleep_until", "ctx.sleep_until(", "instant"),
         ("wait gather", "ctx.gather(", "greet"),
         ("wait first", "ctx.first(", "greet"),
+        ("wait map", "ctx.map(", "greet, ["),
+        ("wait map", "ctx.map(", 'greet, ["g"'),
     ]
     said = {one.message for one in caplog.records}
     assert said == {
@@ -199,6 +203,9 @@ def test_row_09_a_call_as_a_condition() -> None:
             greet("a")
         ),
         "ctx.first was called and not awaited: write `await ctx.first(...)`": lambda: ctx.first(greet("a")),
+        "ctx.map was called and not awaited: write `await ctx.map(...)`": lambda: ctx.map(
+            greet, ["a", "b"], concurrency=1
+        ),
     }
     for says, make in codes.items():
 

@@ -1,5 +1,5 @@
 """Typical mistakes of newcomers that other tests have in detail, and the sentences that answer them: rows 2
-to 4, 6, 11, 12, 14, 15, 26, 27, 31 and 34 of the list. Rows 28 to 30 are in tests/cli/test_annex_1_cli.py.
+to 4, 6, 8, 11, 12, 14, 15, 26, 27, 31 and 34 of the list. Rows 28 to 30 are in tests/cli/test_annex_1_cli.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pytest
 
 from pyengine import App, DeterminismWarning, ctx
 from pyengine.errors import EncodeError, InvalidRequest, NotFound, RunFailed
-from tests.replay.memory_run import MemoryRun, workflow
+from tests.mistakes.places import line_of
+from tests.replay.memory_run import MemoryRun, ship, workflow
 from tests.worker.test_not_deterministic import halted, stamping
 
 
@@ -72,6 +73,36 @@ def test_row_04_a_dict_for_a_dataclass(dsn: str) -> None:
     assert said(lambda: app.run(fulfil, text), InvalidRequest) == (
         "workflow fulfil, argument 'order': Expected `Order`, got `str`"
     )
+
+
+def test_row_08_a_wait_that_nothing_refers_to(caplog: pytest.LogCaptureFixture) -> None:
+    """A receive with a limit, lanes and waits for several are told when the run suspends, and not again at
+    its end; nothing is told of one that a variable still has."""
+
+    async def forgets() -> str:
+        ctx.receive("a", str, timeout="7d")
+        ctx.gather(ship(1), ship(2))
+        ctx.first(ship(3), ship(4))
+        ctx.map(ship, [5, 6])
+        ctx.map(ship, [7, 8, 9], concurrency=2)
+        return await ctx.promise(str)
+
+    async def awaits_later() -> list[Any]:
+        receive = ctx.receive("a", str, timeout="7d")
+        waits: list[Any] = [ctx.gather(ship(1), ship(2)), ctx.first(ship(3)), ctx.map(ship, [5, 6])]
+        lanes = ctx.map(ship, [7, 8, 9], concurrency=2)
+        await ctx.promise(str)
+        return [await receive, *[await one for one in waits], await lanes]
+
+    MemoryRun(workflow(awaits_later))
+    assert caplog.records == []
+    run = MemoryRun(workflow(forgets))
+    calls = ("ctx.receive(", "ctx.gather(", "ctx.first(", "ctx.map(ship, [5", "ctx.map(ship, [7")
+    places = [line_of(forgets, call) for call in calls]
+    told = sorted(int(one.message.split("line ")[1].split(",")[0]) for one in caplog.records)
+    assert told == places
+    run.complete(8, "x")  # the promise; the lanes begin their calls after it
+    assert len(caplog.records) == len(places)
 
 
 def test_row_25_a_transaction_without_async() -> None:
