@@ -108,6 +108,25 @@ def gone(conn: Connection, clock: Clock) -> None:
     clock.advance(S)
 
 
+def killed(conn: Connection, clock: Clock, *, another: bool) -> None:
+    """A run whose worker was present, and has lost its presence lock; nothing has ticked since."""
+    ask(conn, hello())
+    begin_run(conn, "r")
+    conn.execute("update durable._workers set present = true")
+    clock.advance(4 * S)
+    if another:
+        ask(conn, hello("X"))
+
+
+def silent(conn: Connection, clock: Clock) -> None:
+    """A run whose worker, without presence, sends no heartbeat any more."""
+    ask(conn, hello())
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", report(held, outcomes=[begun(0, name="charge")]))
+    conn.execute("update durable._workers set seen_at = durable._now_ms()")
+    clock.advance(10 * S)
+
+
 def halted(conn: Connection, clock: Clock) -> None:
     """A run whose code does not fit its journal."""
     problem = '{"type": "Nondeterminism", "message": "expects step a,\\n  the code made step b"}'
@@ -242,7 +261,36 @@ TASKS: dict[str, tuple[Situation, list[tuple[str, str]]]] = {
     ),
     "a worker is gone": (
         gone,
-        [("worker_gone", "worker W has been gone since 1 s; another one takes over")],
+        [
+            (
+                "worker_gone",
+                "worker W is gone, last heard 1 s ago; no other worker runs, which would take over",
+            )
+        ],
+    ),
+    "a worker was killed": (
+        lambda conn, clock: killed(conn, clock, another=True),
+        [("worker_gone", "worker W is gone, last heard 4 s ago; another one takes over within seconds")],
+    ),
+    "the only worker was killed": (
+        lambda conn, clock: killed(conn, clock, another=False),
+        [
+            (
+                "worker_gone",
+                "worker W is gone, last heard 4 s ago; no other worker runs, which would take over",
+            )
+        ],
+    ),
+    "a worker is silent": (
+        silent,
+        [
+            (
+                "worker_silent",
+                "worker W was last heard 10 s ago; if it stays silent its lease ends in 5 s, "
+                "and another one takes over",
+            ),
+            ("step", "step charge runs in worker W since 10 s"),
+        ],
     ),
     "it killed its worker": (
         lambda conn, clock: lost(conn, clock, 2),

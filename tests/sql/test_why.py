@@ -29,7 +29,7 @@ from tests.support.verbs import (
     take_turn,
     timer,
 )
-from tests.support.why import why
+from tests.support.why import hello, why
 
 
 @pytest.fixture
@@ -68,6 +68,22 @@ def test_a_copy_that_was_not_adopted(conn: Connection, clock: Clock) -> None:
     assert [row[2] for row in why(conn)] == ["not_adopted", "no_worker"]
     assert why(conn)[0][3].endswith("type: pyengine db adopt")
     assert [row[2] for row in why(conn, "over")] == ["resolved"]
+
+
+def test_a_worker_is_gone_when_nobody_has_its_lock(committed: Connection, direct: str) -> None:
+    """Without waiting for a tick; the lock that a tick takes for a moment is not that of the worker."""
+    ask(committed, hello())
+    begin_run(committed, "r")
+    (number,) = ask(committed, ("update durable._workers set present = true returning number", ()))
+    with psycopg.connect(direct, autocommit=True) as presence:
+        for take, give, cause in (
+            ("pg_advisory_lock", "pg_advisory_unlock", "running"),
+            ("pg_advisory_lock_shared", "pg_advisory_unlock_shared", "worker_gone"),
+        ):
+            presence.execute(f"select {take}(1685417570, {number})".encode())
+            assert [row[2] for row in why(committed)] == [cause]
+            presence.execute(f"select {give}(1685417570, {number})".encode())
+    assert [row[2] for row in why(committed)] == ["worker_gone"]
 
 
 def test_two_waits_for_one_promise(conn: Connection, clock: Clock) -> None:

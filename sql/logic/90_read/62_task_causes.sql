@@ -6,6 +6,18 @@ returns boolean language sql immutable
 as $$ select p_worker.missing_at is null and (p_worker.present or p_worker.seen_at > p_now - 120000) $$;
 comment on function durable._is_alive(durable._workers, bigint) is 'A worker that is present, or sent a heartbeat within two minutes.';
 
+create or replace function durable._is_connected(p_worker durable._workers)
+returns boolean language sql stable
+as $$
+  select not p_worker.present or exists (
+    select from pg_catalog.pg_locks l
+    where l.locktype = 'advisory' and l.classid = 1685417570 and l.objid = (p_worker.number & 2147483647)::oid and l.objsubid = 2
+      and l.mode = 'ExclusiveLock' and l.granted
+      and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
+$$;
+comment on function durable._is_connected(durable._workers) is
+  'False for a present worker whose presence lock nobody holds: it was killed or has lost its connection. It only looks: durable._is_disconnected, for ticks, takes the lock for a moment.';
+
 create or replace function durable._last_tick(p_now bigint)
 returns bigint language sql stable
 as $$ select max(coalesce(w.ticked_at, w.started_at)) from durable._workers w where durable._is_alive(w, p_now) $$;
@@ -327,16 +339,26 @@ returns setof durable._cause language plpgsql stable
 as $$
 declare
   v_holder text := case when p_task.workflow is null then 'client ' else 'worker ' end || p_task.pid;
-  v_missing_at bigint := (select w.missing_at from durable._workers w where w.id = p_task.pid);
+  v_worker durable._workers;
+  v_heard text;
 begin
+  select * into v_worker from durable._workers w where w.id = p_task.pid;
+  v_heard := durable._span(p_now - v_worker.seen_at);
   if p_task.expires_at <= p_now then
     return next durable._overdue_cause(p_task.expires_at, p_task.pid, format('the lease of %s ended', v_holder),
                                      'gives it to another one', p_now);
     return;
-  elsif v_missing_at is not null then
-    return next durable._because('worker_gone', p_task.pid, format('%s has been gone%s; another one takes over', v_holder,
-                                                                   durable._since(v_missing_at, p_now)), v_missing_at);
+  elsif v_worker.missing_at is not null or not durable._is_connected(v_worker) then
+    return next durable._because('worker_gone', p_task.pid, format('%s is gone, last heard %s ago; %s', v_holder, v_heard, case
+      when exists (select from durable._workers w where w.id <> v_worker.id and durable._is_alive(w, p_now)
+                   and durable._is_connected(w)) then 'another one takes over within seconds'
+      else 'no other worker runs, which would take over' end), v_worker.seen_at);
     return;
+  elsif v_worker.seen_at < p_now - p_task.ttl * 6 / 10 then
+    return next durable._because(
+      'worker_silent', p_task.pid,
+      format('%s was last heard %s ago; if it stays silent its lease ends in %s, and another one takes over', v_holder, v_heard,
+             durable._span(p_task.expires_at - p_now)), v_worker.seen_at, p_task.expires_at);
   end if;
   return query select * from durable._step_causes(p_task.execution, p_task.pid, p_now);
   if not found then
@@ -347,4 +369,4 @@ begin
 end
 $$;
 comment on function durable._lease_causes(durable._tasks, bigint) is
-  'A task that is leased: its steps, or its code runs; its worker is gone, or its lease is over.';
+  'A task that is leased: its steps, or its code runs; its worker is gone or silent, or its lease is over.';
