@@ -28,7 +28,7 @@ from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyengine.admin.queries import Moment
+    from pyengine.admin.queries import Moment, Run
 
 __all__ = ["add_to"]
 
@@ -95,14 +95,19 @@ def cancel(
     if reason is not None:
         checked_text("the reason", reason)
     text = None if reason is None else json.dumps(reason)
-    _steer(at, "cancel", (ids, selection), (CANCEL, CANCEL_MANY), text, grace_ms, force)
+    run = _steer(at, "cancel", (ids, selection), (CANCEL, CANCEL_MANY), text, grace_ms, force)
+    if run is not None and run.state == "cancelling":
+        at.out.remark(
+            f"its code may clean up for its grace; what it waits for: {at.line('why', run.id)}; "
+            f"to end it now: {at.line('cancel', run.id, '--force')}"
+        )
 
 
 def pause(at: Invocation, ids: RunIds = None, *, selection: Selection) -> None:
     """Pause runs until they are resumed; signals and promises are still accepted."""
-    id = _steer(at, "pause", (ids, selection), (PAUSE, PAUSE_MANY))
-    if id is not None:
-        at.out.remark(f"it continues with: {at.line('resume', id)}")
+    run = _steer(at, "pause", (ids, selection), (PAUSE, PAUSE_MANY))
+    if run is not None:
+        at.out.remark(f"it continues with: {at.line('resume', run.id)}")
 
 
 def resume(at: Invocation, ids: RunIds = None, *, selection: Selection) -> None:
@@ -230,11 +235,11 @@ def _steer(
     runs: tuple[list[str] | None, Selection],
     procedures: tuple[Procedure, Procedure],
     *values: object,
-) -> str | None:
+) -> Run | None:
     """Do a verb to the one run that is named, or to many; both procedures take the same values.
 
     Returns:
-        The id of the run that is named.
+        The run that is named, as it is now.
     """
     one, many = procedures
     ids, selection = runs
@@ -244,8 +249,7 @@ def _steer(
         return None
     with steered(at, single, verb) as (db, id):
         db.ask(one, id, *values)
-        _answer(at, db, id)
-    return id
+        return _answer(at, db, id)
 
 
 @contextmanager
@@ -298,8 +302,8 @@ def _with_hint(at: Invocation, db: Database, error: EngineError, id: str, verb: 
     return type(error)(message, hint=at.line(verb, "--help") if invalid else at.line("show", id))
 
 
-def _answer(at: Invocation, db: Database, id: str) -> None:
-    """Print the run as it is now."""
+def _answer(at: Invocation, db: Database, id: str) -> Run | None:
+    """Print the run as it is now, and return it."""
     from pyengine.admin import queries
 
     run = queries.run(db.conn, id)
@@ -314,3 +318,4 @@ def _answer(at: Invocation, db: Database, id: str) -> None:
             )
 
     at.out.answer(run, show)
+    return run

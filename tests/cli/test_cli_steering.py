@@ -50,6 +50,9 @@ def test_cancel_lets_code_clean_up(at_database: Any, player: Any, order: str) ->
     """A run that has begun is cancelling until its code or the grace is done; --force ends it at once."""
     (task,) = player.claim("order")
     player.report(task)
+    asked = at_database("cancel", order)
+    assert (asked.code, asked.out.strip()) == (0, f"{order}  cancelling")
+    assert f"pyengine why {order}; to end it now: pyengine cancel {order} --force" in asked.err
     assert at_database("cancel", order, "--json").document["state"] == "cancelling"
     assert at_database("cancel", order, "--force", "--json").document["state"] == "cancelled"
 

@@ -23,6 +23,7 @@ from tests.support.verbs import (
     create,
     done,
     fail,
+    halt,
     intent,
     park,
     promise,
@@ -100,6 +101,15 @@ def cleaning_up(conn: Connection, clock: Clock) -> None:
     ask(conn, cancel("r", '"the customer called"', grace_ms=30 * S))
     held = claim(conn, "W", "q-r")
     take_turn(conn, "W", report(held, outcomes=[begun(1, name="refund")]))
+    clock.advance(3 * S)
+
+
+def cannot_clean_up(conn: Connection, clock: Clock) -> None:
+    """A halted run that was asked to cancel; its worker has halted it again."""
+    problem = halt('{"type": "Nondeterminism", "message": "other code"}')
+    take_turn(conn, "W", report(begin_run(conn, "r"), end=problem))
+    ask(conn, cancel("r", grace_ms=30 * S))
+    take_turn(conn, "W", report(claim(conn, "W", "q-r"), end=problem))
     clock.advance(3 * S)
 
 
@@ -198,6 +208,25 @@ WAITS: dict[str, tuple[Situation, Answer]] = {
                 "until 8:00:30 (in 27 s)",
             ),
             (0, "r", "step", "step refund runs in worker W since 3 s"),
+        ],
+    ),
+    "a request to cancel what is halted": (
+        cannot_clean_up,
+        [
+            (
+                0,
+                "r",
+                "cancelling",
+                "was asked to cancel since 3 s; it is set aside, so nothing cleans up and only its grace "
+                "passes, until 8:00:30 (in 27 s); durable.cancel('r', force => true) ends it now",
+            ),
+            (
+                0,
+                "r",
+                "halted",
+                "halted: Nondeterminism: other code; durable.resume('r') lets it go on with code that fits "
+                "its journal; else fork it from before the difference",
+            ),
         ],
     ),
     "a promise, for a client": (

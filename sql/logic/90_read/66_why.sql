@@ -18,7 +18,7 @@ $$;
 comment on function durable._lock_causes(text) is
   'Sessions whose open transactions hold rows of this run or promise: the engine leaves it out until they end.';
 
-create or replace function durable._cancel_causes(p_head durable._executions, p_now bigint)
+create or replace function durable._cancel_causes(p_task durable._tasks, p_head durable._executions, p_now bigint)
 returns setof durable._cause language sql stable
 as $$
   select b.*
@@ -28,12 +28,15 @@ as $$
     'cancelling', p_head.workflow,
     concat('was asked to cancel', durable._since(j.ts, p_now),
            ' (' || case when r.reason is not null then durable._error_line(r.reason) end || ')',
-           '; its code may clean up', durable._until(p_head.cancel_until, p_now)),
+           case when p_task.state = 'halted' then '; it is set aside, so nothing cleans up and only its grace passes'
+                else '; its code may clean up' end,
+           durable._until(p_head.cancel_until, p_now),
+           case when p_task.state = 'halted' then format('; durable.cancel(%L, force => true) ends it now', p_head.id) end),
     j.ts, p_head.cancel_until, jsonb_build_object('reason', r.reason)) b
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.cancel_seq
     and p_head.status = 'cancelling'
 $$;
-comment on function durable._cancel_causes(durable._executions, bigint) is
+comment on function durable._cancel_causes(durable._tasks, durable._executions, bigint) is
   'The request of cancellation of a run whose code has not ended yet; what its clean-up waits for comes after it.';
 
 create or replace function durable._task_causes(p_task durable._tasks, p_head durable._executions, p_now bigint)
@@ -94,7 +97,7 @@ begin
   else
     select * into v_task from durable._tasks t where t.id = p_id;
     select * into v_head from durable._executions h where h.execution = v_task.execution;
-    return query select * from durable._cancel_causes(v_head, p_now);
+    return query select * from durable._cancel_causes(v_task, v_head, p_now);
     return query select * from durable._task_causes(v_task, v_head, p_now);
   end if;
 end
