@@ -271,7 +271,7 @@ def _remote(record: dict[str, Any], cause: BaseException | None) -> RemoteError:
     return error
 
 
-def _describe(error: BaseException, depth: int) -> dict[str, Any]:
+def _describe(error: BaseException, depth: int, *, fold: bool = False) -> dict[str, Any]:
     if isinstance(error, RemoteError):
         return _describe_remote(error, depth)
     cls = type(error)
@@ -288,8 +288,8 @@ def _describe(error: BaseException, depth: int) -> dict[str, Any]:
         record["data"] = data
     if isinstance(error, BaseExceptionGroup) and depth < _MAX_DEPTH:
         record["exceptions"] = [_describe(one, depth + 1) for one in error.exceptions]
-    _add_origin(record, error)
-    _add_cause(record, error, depth)
+    _add_origin(record, error, fold=fold)
+    _add_cause(record, error, depth, fold=fold)
     record["retryable"] = getattr(error, "retryable", True) is not False
     if lossy:
         record["lossy"] = True
@@ -326,20 +326,22 @@ def _describe_remote(error: RemoteError, depth: int) -> dict[str, Any]:
     return record
 
 
-def _add_origin(record: dict[str, Any], error: BaseException) -> None:
-    record["traceback"] = _clean(traceback_text(error))
+def _add_origin(record: dict[str, Any], error: BaseException, *, fold: bool = False) -> None:
+    record["traceback"] = _clean(traceback_text(error, fold=fold))
     recorded = recorded_of(error)
     if recorded is not None and recorded.origin:
         record["origin"] = recorded.origin
 
 
-def _add_cause(record: dict[str, Any], error: BaseException, depth: int) -> None:
+def _add_cause(record: dict[str, Any], error: BaseException, depth: int, *, fold: bool = False) -> None:
+    # what the engine found wrong with a value or a request: the frames in which it looked lead nowhere
+    fold = fold or (isinstance(error, EngineError) and error_kind(error) == "UserError")
     cause = error.__cause__
     if cause is None and not error.__suppress_context__:
         cause = error.__context__
     # the limit on depth also ends cycles of causes
     if cause is not None and depth < _MAX_DEPTH:
-        record["cause"] = _describe(cause, depth + 1)
+        record["cause"] = _describe(cause, depth + 1, fold=fold)
 
 
 def _cut(record: dict[str, Any], max_bytes: int) -> dict[str, Any]:

@@ -83,14 +83,18 @@ def place_of(trace: TracebackType | None) -> tuple[str, int] | None:
     return found or in_library
 
 
-def traceback_text(error: BaseException) -> str:
+def traceback_text(error: BaseException, *, fold: bool = False) -> str:
     """Return the traceback of an error, without its causes.
 
     Frames of the package are counted and left out, unless there are no others. The recorded traceback of an
     error that was raised in another process follows the frames of this one.
+
+    Args:
+        error: the error.
+        fold: leave them out in any case, as of an error of the engine: it is the cause of one.
     """
     shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    left_out = _leave_out(shown, is_engine_error=isinstance(error, errors.EngineError))
+    left_out = _leave_out(shown, is_engine_error=fold or isinstance(error, errors.EngineError))
     lines = list(shown.format(chain=False))
     if error.__traceback__ is not None and lines[:1] == [_HEADER]:
         frames = len(shown.stack.format())

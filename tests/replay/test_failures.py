@@ -16,7 +16,17 @@ import pytest
 from pyengine import errors
 from pyengine import errors as sqlstates
 from pyengine.client.promise_records import PromiseConflict, PromiseRecord
-from pyengine.errors import EngineError, NondeterminismError, PayloadTooLarge, RemoteError, RunFailed
+from pyengine.errors import (
+    EncodeError,
+    EngineError,
+    NondeterminismError,
+    PayloadTooLarge,
+    RemoteError,
+    RunFailed,
+)
+from pyengine.values import tracebacks
+from pyengine.values.codec import Codec
+from pyengine.values.error_records import traceback_of
 from pyengine.values.exceptions import MAX_ERROR_BYTES, ExceptionCodec, error_kind
 from tests.support.tree import ROOT
 
@@ -237,6 +247,24 @@ def test_written_by_sql() -> None:
     assert isinstance(ExceptionCodec().decode('{"type": "ValueError", "message": "m"}'), ValueError)
     back = ExceptionCodec().decode('{"type": "RunTimedOut", "message": "m"}')
     assert isinstance(back, errors.RunTimedOut) and back.run_id is None and back.message == "m"
+
+
+def test_causes_within_the_engine_are_folded() -> None:
+    """Of a value that cannot be written the code of the user is shown, and of the causes what they say; an
+    error in the code of the engine itself keeps its frames."""
+    with pytest.raises(EncodeError) as rejected:
+        Codec().encode({"a": [object()]}, where="the arguments")
+    assert rejected.value.__cause__ is not None
+    text = traceback_of(json.loads(ExceptionCodec().encode(rejected.value)))
+    assert "in test_causes_within_the_engine_are_folded" in text
+    assert f"{type(rejected.value.__cause__).__qualname__}: " in text and "direct cause" in text
+    assert "codec.py" not in text
+
+    with pytest.raises(AttributeError) as bug:
+        tracebacks.place_of(3)  # type: ignore[arg-type]
+    broken = EngineError("broken")
+    broken.__cause__ = bug.value.with_traceback(bug.tb.tb_next)
+    assert "tracebacks.py" in traceback_of(json.loads(ExceptionCodec().encode(broken)))
 
 
 def test_exception_notes_and_traceback() -> None:
