@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyengine.client.many_runs import RunFilter, Steered
     from pyengine.client.promise_records import PromiseConflict, PromiseRecord
     from pyengine.client.promises import Opaque
-    from pyengine.client.run_status import Cause, ChildCounts, Progress, RunMoment, RunStatus
+    from pyengine.client.run_status import ChildCounts, Progress, RunMoment, RunStatus
     from pyengine.client.schedules import Schedule
     from pyengine.definitions.bound_workflow import BoundWorkflow
     from pyengine.definitions.determinism.warning import DeterminismWarning
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         StepTimeout,
         Unavailable,
     )
+    from pyengine.protocol.causes import Cause, CauseGroup
     from pyengine.replay.compensation import CompensationFailed
     from pyengine.replay.join_sets import JoinSet
     from pyengine.replay.transaction import Transaction
@@ -86,6 +87,7 @@ __all__ = [
     "CallAborted",
     "CallFailed",
     "Cause",
+    "CauseGroup",
     "ChildCounts",
     "Client",
     "CompensationFailed",
@@ -144,7 +146,8 @@ __all__ = [
 _HOMES = {
     "App": "app",
     "BoundWorkflow": "definitions.bound_workflow",
-    "Cause": "client.run_status",
+    "Cause": "protocol.causes",
+    "CauseGroup": "protocol.causes",
     "ChildCounts": "client.run_status",
     "Client": "client.client",
     "CompensationFailed": "replay.compensation",

@@ -349,6 +349,8 @@ class Client:
     get_value = _of_client(awaiting.ClientApi.get_value)
     watch = _of_client(awaiting.ClientApi.watch)
     why = _of_client(awaiting.ClientApi.why)
+    why_all = _of_client(awaiting.ClientApi.why_all)
+    why_many = _of_client(awaiting.ClientApi.why_many)
     list = _of_client(awaiting.ClientApi.list)
     if TYPE_CHECKING:
 

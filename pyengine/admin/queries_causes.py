@@ -5,61 +5,44 @@ Lives here: the causes of one wait, and the runs that wait, by cause. May not: p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from psycopg.rows import class_row
+
+from pyengine.protocol.causes import Cause, CauseGroup
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-__all__ = ["Cause", "Group", "causes", "groups"]
+__all__ = ["causes", "groups"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """A row of ``durable.why``."""
-
-    depth: int
-    id: str
-    cause: str
-    sentence: str
-    since: datetime | None
-    until: datetime | None
-    details: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """A row of ``durable.why_all``: runs that wait for the same.
-
-    Args:
-        cause: a code.
-        name: what it is about: a signal, a step, a queue.
-        runs: how many runs.
-        oldest: since when the first of them waits.
-        example: id of that run.
-        sentence: why that run waits.
-    """
-
-    cause: str
-    name: str | None
-    runs: int
-    oldest: datetime | None
-    example: str
-    sentence: str
+def causes(conn: Connection[TupleRow], ids: Sequence[str]) -> dict[str, list[Cause]]:
+    """Return by id the causes of waits, each followed by those of what it waits for."""
+    text = """select u.id, w.depth, w.id, w.cause, w.sentence, w.since, w.until, w.details
+              from unnest(%s::text[]) with ordinality as u (id, n)
+              cross join lateral durable.why(u.id) with ordinality
+                as w (depth, id, cause, sentence, since, until, details, place)
+              order by u.n, w.place"""
+    found: dict[str, list[Cause]] = {id: [] for id in ids}
+    for asked, depth, id, cause, sentence, since, until, details in conn.execute(text, (list(ids),)):
+        found[asked].append(
+            Cause(
+                depth=depth,
+                id=id,
+                cause=cause,
+                sentence=sentence,
+                since=since,
+                until=until,
+                details=details,
+            )
+        )
+    return found
 
 
-def causes(conn: Connection[TupleRow], id: str) -> list[Cause]:
-    """Return the causes of a wait, each followed by those of what it waits for."""
-    text = "select depth, id, cause, sentence, since, until, details from durable.why(%s)"
-    with conn.cursor(row_factory=class_row(Cause)) as cursor:
-        return cursor.execute(text, (id,)).fetchall()
-
-
-def groups(conn: Connection[TupleRow], limit: int) -> list[Group]:
+def groups(conn: Connection[TupleRow], limit: int) -> list[CauseGroup]:
     """Return what the runs that have not ended wait for, the most frequent cause first.
 
     Args:
@@ -67,5 +50,5 @@ def groups(conn: Connection[TupleRow], limit: int) -> list[Group]:
         limit: how many runs are looked at.
     """
     text = "select cause, name, runs, oldest, example, sentence from durable.why_all(%s)"
-    with conn.cursor(row_factory=class_row(Group)) as cursor:
+    with conn.cursor(row_factory=class_row(CauseGroup)) as cursor:
         return cursor.execute(text, (limit,)).fetchall()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pyengine.admin.queries import Event, Generation, Run
-    from pyengine.admin.queries_causes import Cause
+    from pyengine.protocol.causes import Cause
 
 __all__ = ["add_to"]
 
@@ -118,7 +118,7 @@ def _read(db: Database, id: str, *, wide: bool) -> RunDetails:
         raise NotFound(f"there is no run {clip(id, 80)!r}", hint="pyengine ps --all")
     return RunDetails(
         run=run,
-        causes=queries_causes.causes(db.conn, id),
+        causes=queries_causes.causes(db.conn, [id])[id],
         family=queries.family(db.conn, id),
         events=queries.events(db.conn, id),
         generations=queries.generations(db.conn, id),

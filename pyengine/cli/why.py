@@ -1,4 +1,4 @@
-"""``pyengine why``: why a run waits, one sentence for each cause.
+"""``pyengine why``: why runs wait, one sentence for each cause.
 
 Lives here: its options and its output. May not: contain SQL (``admin/queries_causes.py``), or find a cause;
 the database does.
@@ -6,22 +6,22 @@ the database does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pyengine.cli.command import command
-from pyengine.cli.database import Invocation
-from pyengine.cli.display.ids import whole_id
+from pyengine.cli.database import Database, Invocation
+from pyengine.cli.display.ids import whole_ids
 from pyengine.cli.output import clip, printable, span, table
-from pyengine.cli.runs import checked_id
+from pyengine.cli.runs import checked_text
 from pyengine.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyengine.admin.queries_causes import Cause, Group
+    from pyengine.protocol.causes import Cause, CauseGroup
 
 __all__ = ["add_to", "print_causes"]
 
@@ -35,37 +35,66 @@ def add_to(app: typer.Typer) -> None:
 
 def why(
     at: Invocation,
-    id: Annotated[
-        str | None, typer.Argument(help="Id of a run, promise or schedule; or --all.", show_default=False)
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Ids of runs, promises or schedules; or --where, or --all.",
+            show_default=False,
+            metavar="[ID]...",
+        ),
     ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="CONDITION", help="The runs that ps --where lists: 'state=waiting'."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="With --where: number of runs.")
+    ] = 20,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="All runs that have not ended, by cause.")
     ] = False,
 ) -> None:
-    """Say why a run waits: each cause, followed by the causes of what it waits for."""
+    """Say why runs wait: each cause, followed by the causes of what it waits for."""
     from pyengine.admin import queries_causes
 
-    if (id is None) != everything:
+    if sum((bool(ids), where is not None, everything)) != 1:
         raise InvalidRequest(
-            "one run is asked about, or all of them: name it, or add --all", hint=at.line("ps")
+            "runs are named, or selected by --where, or all are asked about: add --all", hint=at.line("ps")
         )
-    if id is None:
-        with at.database() as db:
-            groups = queries_causes.groups(db.conn, MOST_RUNS)
-        at.out.answer(groups, lambda console: _show_groups(console, groups))
-        return
-    checked_id(id)
     with at.database() as db:
-        id = whole_id(at.out, db, id, promises=True)
-        causes = queries_causes.causes(db.conn, id)
-    if causes and causes[0].cause == "unknown":
-        raise NotFound(f"{clip(id, 80)!r}: {causes[0].sentence}", hint=at.line("ps", "--all"))
+        if everything:
+            groups = queries_causes.groups(db.conn, MOST_RUNS)
+            at.out.answer(groups, lambda console: _show_groups(console, groups))
+            return
+        if where is None:
+            asked = whole_ids(at.out, db, ids or [], promises=True)
+        else:
+            asked = _selected(db, where, limit)
+        found = queries_causes.causes(db.conn, asked)
+    for id, causes in found.items():
+        if causes and causes[0].cause == "unknown":
+            raise NotFound(f"{clip(id, 80)!r}: {causes[0].sentence}", hint=at.line("ps", "--all"))
+    document: Any = [{"id": id, "why": causes} for id, causes in found.items()]
+    if len(ids or []) == 1:
+        document = found[asked[0]]
+    at.out.answer(document, lambda console: _show(console, found))
 
-    def render(console: Console) -> None:
+
+def _selected(db: Database, where: str, limit: int) -> list[str]:
+    """Return the ids of the newest runs that a condition selects."""
+    from pyengine.admin import conditions, queries_runs
+
+    condition = conditions.parse(checked_text("a condition", where), queries_runs.columns(db.conn))
+    runs = queries_runs.runs(db.conn, queries_runs.Filter(where=condition, limit=limit))
+    return [run.id for run in runs]
+
+
+def _show(console: Console, found: Mapping[str, Sequence[Cause]]) -> None:
+    if not found:
+        console.print("no runs")
+    for id, causes in found.items():
         console.print(printable(id), style="bold", soft_wrap=True)
         print_causes(console, causes)
-
-    at.out.answer(causes, render)
 
 
 def print_causes(console: Console, causes: Sequence[Cause]) -> None:
@@ -86,7 +115,7 @@ def print_causes(console: Console, causes: Sequence[Cause]) -> None:
             console.print(f"{indent}  {line.plain.rstrip()}", soft_wrap=True)
 
 
-def _show_groups(console: Console, groups: list[Group]) -> None:
+def _show_groups(console: Console, groups: list[CauseGroup]) -> None:
     from datetime import UTC, datetime
 
     if not groups:

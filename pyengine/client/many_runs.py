@@ -1,4 +1,4 @@
-"""Batch verbs: signal, cancel, pause and resume many runs, and settle many promises.
+"""Batch verbs: signal, cancel, pause and resume many runs, settle many promises, and ask why many runs wait.
 
 Lives here: `RunFilter`, `Steered`, and `ManyRuns`, the batch verbs of a client. May not: SQL text, a
 decision; SQL decides the outcome of each id, in one statement that takes its locks in order. Design: ids are
@@ -29,11 +29,12 @@ from pyengine.database.statements.many_runs import (
     SETTLE_MANY,
     SIGNAL_MANY,
 )
-from pyengine.database.statements.procedures import Procedure
+from pyengine.database.statements.procedures import WHY_MANY, Procedure
 from pyengine.definitions.registry import Registry
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.definitions.signals import Signal, check_signal_name
 from pyengine.errors import InvalidRequest
+from pyengine.protocol.causes import Cause, read_cause
 from pyengine.values.codec import Codec
 
 __all__ = ["ManyRuns", "Outcome", "RunFilter", "Steered"]
@@ -255,6 +256,24 @@ class ManyRuns:
 
         state, text = ("resolved", encode(value)) if error is None else ("rejected", encode(error))
         return await self._run_batches(SETTLE_MANY, promises, conn, state, text, encode=encode)
+
+    async def why_many(self, runs: Iterable[str] | RunFilter, *, limit: int = 100) -> dict[str, list[Cause]]:
+        """Return by id why many runs wait, each cause followed by the causes of what it waits for.
+
+        Args:
+            runs: ids, of promises and schedules too, or a filter. Of an id that nothing has the cause is
+                "unknown".
+            limit: the largest number of causes of one run.
+
+        Raises:
+            InvalidRequest: the filter is invalid.
+        """
+        found: dict[str, list[Cause]] = {}
+        for ids in _batches(await self._ids(runs, None), None):
+            found |= {id: [] for id in ids}
+            for row in await self._transport.rows(WHY_MANY, ids, limit):
+                found[row["asked"]].append(read_cause(row))
+        return found
 
     async def _run_batches(
         self,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overloa
 
 import msgspec
 
-from pyengine.client.run_status import Cause, RunMoment, RunStatus, read_status
+from pyengine.client.run_status import RunMoment, RunStatus, read_status
 from pyengine.client.run_watch import RunWatch
 from pyengine.client.signal_payloads import signal_payload
 from pyengine.client.transport import Transport
@@ -38,6 +38,7 @@ from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration, optional_duration, parse_duration
 from pyengine.definitions.signals import Signal
 from pyengine.errors import Conflict, InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
+from pyengine.protocol.causes import Cause
 from pyengine.values.codec import Codec, TypeCodec, type_codec
 from pyengine.values.error_records import describe_error, origin_lines, read_record, traceback_of
 

@@ -1,7 +1,7 @@
 """The state of a run, as a client sees it.
 
-Lives here: `RunStatus`, a run as it is now, and how it is read from a row; `RunMoment`, a run as it was; and
-`Cause`, why it waits. May not: a query (run.py).
+Lives here: `RunStatus`, a run as it is now, and how it is read from a row; and `RunMoment`, a run as it was.
+May not: a query (run.py), why it waits (protocol/causes.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from pyengine.values.codec import Codec
 
-__all__ = ["Cause", "ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus", "read_status"]
+__all__ = ["ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus", "read_status"]
 
 
 RunState: TypeAlias = Literal[
@@ -146,29 +146,6 @@ class RunMoment:
     running: tuple[Mapping[str, Any], ...]
     children: Mapping[int, Mapping[str, Any]]
     signals: Mapping[str, Mapping[str, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """Why a run waits: one sentence, and the same as data.
-
-    Args:
-        depth: 0 for the causes of the run itself, 1 for the causes of what it waits for, and so on.
-        id: the run or promise that the sentence is about.
-        cause: a code that programs may use, such as "signal", "retry" or "no_worker_for_version".
-        sentence: for people; instants are in the time zone of the database session.
-        since: since when, if that is known.
-        until: when it ends by itself; None if it does not.
-        details: what the sentence says, as plain JSON values; its "name" is what the cause is about.
-    """
-
-    depth: int
-    id: str
-    cause: str
-    sentence: str
-    since: datetime | None
-    until: datetime | None
-    details: Mapping[str, Any]
 
 
 def read_status(row: Any, codec: Codec) -> RunStatus:

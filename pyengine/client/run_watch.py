@@ -12,12 +12,11 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
-
-from pyengine.client.run_status import Cause, RunStatus
+from pyengine.client.run_status import RunStatus
 from pyengine.client.transport import Transport
-from pyengine.database.statements.procedures import VALUE, WHY
+from pyengine.database.statements.procedures import VALUE, WHY, WHY_ALL
 from pyengine.errors import NotFound, Unavailable
+from pyengine.protocol.causes import Cause, CauseGroup, read_cause
 from pyengine.values.codec import Codec
 
 __all__ = ["RunWatch"]
@@ -67,10 +66,18 @@ class RunWatch:
             NotFound: nothing has this id; its detail names ids that look like it.
         """
         rows = await self._transport.rows(WHY, run_id, limit)
-        causes = [Cause(**dict(row) | {"details": msgspec.json.decode(row["details"])}) for row in rows]
+        causes = [read_cause(row) for row in rows]
         if causes and causes[0].cause == "unknown":
             raise NotFound(f"there is no run {run_id!r}", detail=causes[0].sentence)
         return causes
+
+    async def why_all(self, *, limit: int = 1000) -> list[CauseGroup]:
+        """Return what the runs that have not ended wait for, the most frequent first; also in SQL.
+
+        Args:
+            limit: how many runs are looked at, in the order of their ids.
+        """
+        return [CauseGroup(**dict(row)) for row in await self._transport.rows(WHY_ALL, limit)]
 
     async def watch(self, run_id: str) -> AsyncIterator[RunStatus]:
         """Iterate over the states of a run: `async for status in client.watch(id): print(status.progress)`.

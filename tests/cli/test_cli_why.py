@@ -73,3 +73,26 @@ def test_show_begins_with_the_causes(at_database: Any, parent: str) -> None:
     assert [row["cause"] for row in at_database("show", parent, "--json").document["why"]] == [
         *("child", "no_worker_for_queue"),
     ]
+
+
+def test_several_runs(at_database: Any, conn: psycopg.Connection[Any], parent: str) -> None:
+    """Each run that is named, or that a condition selects, has its block of lines; as JSON, its object."""
+    conn.execute("select durable.start('parent', id => 'second')")
+    named = at_database("why", "second", parent)
+    assert [line for line in named.out.splitlines() if not line.startswith(" ")] == ["second", "order"]
+    assert "  is next in queue default since " in named.out
+    assert "    order.0: no worker serves queue kids" in named.out
+    found = at_database("why", "--where", "workflow=parent", "--json").document
+    assert [(one["id"], one["why"][0]["cause"]) for one in found] == [
+        ("second", "queued"),
+        ("order", "child"),
+    ]
+    one = at_database("why", "--where", "id=order", "--json").document
+    assert [each["id"] for each in one] == ["order"]
+    assert len(at_database("why", "--where", "workflow=parent", "--limit", "1", "--json").document) == 1
+    assert at_database("why", "--where", "state=dead").out == "no runs\n"
+    unknown = at_database("why", parent, "nobody")
+    assert (unknown.code, "no run, promise or schedule has this id" in unknown.err) == (3, True)
+    for words in (["why", parent, "--all"], ["why", "--all", "--where", "state=dead"], ["why"]):
+        assert at_database(*words).code == 2
+    assert "stat" in at_database("why", "--where", "stat=x").err

@@ -84,6 +84,7 @@ ALLOWED = {
     "p_note": "its parameter",
     "why": "a verb of people: durable.why, run.why()",
     "why_all": "the same of all runs",
+    "why_many": "the same of many runs",
 }
 
 PROSE = {

@@ -55,6 +55,8 @@ __all__ = [
     "VALUE",
     "VERSION",
     "WHY",
+    "WHY_ALL",
+    "WHY_MANY",
     "WORKER_PROTOCOL",
     "Procedure",
     "StartRequest",
@@ -336,6 +338,21 @@ WHY = Procedure(
         "select depth, id, cause, sentence, since, until, details::text "
         "from durable.why($1::text, $2::integer)"
     ),
+)
+
+WHY_MANY = Procedure(
+    signature="(ids[], limit for each) -> rows of durable.why with the id that was asked about, in order",
+    sql=(
+        "select u.id as asked, w.depth, w.id, w.cause, w.sentence, w.since, w.until, w.details::text "
+        "from unnest($1::text[]) with ordinality as u (id, n) "
+        "cross join lateral durable.why(u.id, $2::integer) with ordinality "
+        "as w (depth, id, cause, sentence, since, until, details, place) order by u.n, w.place"
+    ),
+)
+
+WHY_ALL = Procedure(
+    signature="(limit) -> rows of durable.why_all",
+    sql="select cause, name, runs, oldest, example, sentence from durable.why_all($1::integer)",
 )
 
 JOURNAL_LIST = Procedure(
