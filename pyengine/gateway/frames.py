@@ -38,7 +38,7 @@ def execute_message(id: str, version: int, server_url: str | None) -> bytes:
 
 
 def unblock_message(promise: str) -> bytes:
-    """Return the message that reports a settled promise.
+    """Return the message that a promise settled.
 
     Args:
         promise: the promise as JSON text.
@@ -52,7 +52,7 @@ def execute_frame(id: str, version: int, server_url: str | None) -> bytes:
 
 
 def unblock_frame(promise: str) -> bytes:
-    """Return the frame that reports a settled promise, given as JSON text."""
+    """Return the frame that a promise settled; the promise as JSON text."""
     return _frame(unblock_message(promise))
 
 

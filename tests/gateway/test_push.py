@@ -261,7 +261,7 @@ def test_a_receiver_without_reports(
     assert len(receiver.got) == 1
     assert figure(client, "pushes_given_up_total") == 1
     place = f"http://{HOST}:{receiver.port}"
-    assert f"the report of promise p to {place} is given up: status {status}" in caplog.text
+    assert f"the unblock of promise p to {place} is given up: status {status}" in caplog.text
     assert "secret" not in caplog.text
 
 

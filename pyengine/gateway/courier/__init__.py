@@ -1,7 +1,7 @@
 """The courier: messages for http addresses, sent once the commit that causes them is done.
 
 Lives here: the requests of a gateway to receivers: functions that run a whole pass within a request, and
-listeners. May not: a request of a client; which tasks and reports are due (SQL); a database session that
+listeners. May not: a request of a client; which tasks and unblocks are due (SQL); a database session that
 outlives a statement.
 
 The way of one message: a hint wakes courier.py, which asks for addresses with something due and takes as much
@@ -12,7 +12,7 @@ so that no other gateway sends it too. A gateway that is killed holds nothing: i
 within seconds.
 
 All that a courier knows is in its process, but for what must outlive it: the attempts and the next instant
-of a report are columns of its row.
+of an unblock are columns of its row.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def is_final(self) -> bool:
-        """Whether the receiver takes no reports of settled promises, now or later."""
+        """Whether the receiver takes no unblock messages, now or later."""
         return self.status in _NEVER
 
     def __str__(self) -> str:

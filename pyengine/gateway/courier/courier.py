@@ -3,8 +3,8 @@
 Lives here: `Courier`: when messages are asked for, how many are sent at once, and what becomes of a message
 after its answer. May not: a request (http_client.py), a statement (outbox.py). Design: an offer needs no
 second try here, because the database offers a task again until it is acquired; a receiver that refuses it is
-only asked less and less often. A report is sent until its receiver has taken it, refuses reports for ever, or
-has been away for a day.
+only asked less and less often. An unblock message is sent until its receiver has taken it, refuses
+such messages for ever, or has been away for a day.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyengine.gateway.courier.answers import Answer
 from pyengine.gateway.courier.circuits import Circuits
 from pyengine.gateway.courier.http_client import HttpClient
 from pyengine.gateway.courier.outbox import Outbox
-from pyengine.gateway.courier.pushes import Push, Report, shown
+from pyengine.gateway.courier.pushes import Push, Unblock, shown
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.polling import Poller
 
@@ -152,8 +152,8 @@ class Courier:
         answer = await self._client.post(push.address, push.headers, push.body)
         self._metrics.pushed(push.kind, answer.outcome, self._loop.time() - begun_s)
         self._update_circuit(push, answer, begun_s)
-        if isinstance(push, Report):
-            await self._finish_report(push, answer)
+        if isinstance(push, Unblock):
+            await self._finish_unblock(push, answer)
         elif answer.is_delivered or answer.is_failure:
             self._outbox.release(push)
         else:
@@ -181,37 +181,40 @@ class Courier:
         ):
             logger.warning("pushes to %s fail, and are tried now and then: %s", place, answer)
 
-    async def _finish_report(self, report: Report, answer: Answer) -> None:
+    async def _finish_unblock(self, unblock: Unblock, answer: Answer) -> None:
         if answer.is_delivered:
-            self._outbox.acknowledge(report)
+            self._outbox.acknowledge(unblock)
         elif answer.is_final:
-            self._give_up(report, answer)
-        elif report.age_ms >= _GIVE_UP_S * 1000:
-            await self._give_up_old(report, answer)
+            self._give_up(unblock, answer)
+        elif unblock.age_ms >= _GIVE_UP_S * 1000:
+            await self._give_up_old(unblock, answer)
         else:
-            pause_s = min(_BACKOFF_MAX_S, _FIRST_S * 2.0 ** min(report.attempt - 1, 30))
+            pause_s = min(_BACKOFF_MAX_S, _FIRST_S * 2.0 ** min(unblock.attempt - 1, 30))
             pause_s *= random.uniform(0.8, 1.2)
-            self._outbox.put_off(report, max(pause_s, min(answer.retry_after_s or 0.0, _BACKOFF_MAX_S)))
+            self._outbox.put_off(unblock, max(pause_s, min(answer.retry_after_s or 0.0, _BACKOFF_MAX_S)))
 
-    def _give_up(self, report: Report, answer: Answer) -> None:
-        self._outbox.acknowledge(report)
+    def _give_up(self, unblock: Unblock, answer: Answer) -> None:
+        self._outbox.acknowledge(unblock)
         self._metrics.pushes_given_up.inc()
         logger.warning(
-            "the report of promise %s to %s is given up: %s", report.id, shown(report.address), answer
+            "the unblock of promise %s to %s is given up: %s", unblock.id, shown(unblock.address), answer
         )
 
-    async def _give_up_old(self, report: Report, answer: Answer) -> None:
+    async def _give_up_old(self, unblock: Unblock, answer: Answer) -> None:
         """Give up all that waits for this address for a day, so that it does not take a request each."""
         try:
-            count = await self._outbox.expire(report.address, _GIVE_UP_S)
+            count = await self._outbox.expire(unblock.address, _GIVE_UP_S)
         except EngineError:
-            self._outbox.put_off(report, _FIRST_S)
+            self._outbox.put_off(unblock, _FIRST_S)
             return
-        self._outbox.acknowledge(report)
+        self._outbox.acknowledge(unblock)
         self._metrics.pushes_given_up.inc(count)
         if count:
             logger.warning(
-                "reports to %s are given up after a day, %d of them: %s", shown(report.address), count, answer
+                "unblocks to %s are given up after a day, %d of them: %s",
+                shown(unblock.address),
+                count,
+                answer,
             )
 
     async def _flush(self) -> bool | None:

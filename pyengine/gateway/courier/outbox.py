@@ -16,7 +16,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.gateway import ACKNOWLEDGE, OFFERS
 from pyengine.database.statements.procedures import Procedure
 from pyengine.database.statements.push import DEFER_OFFERS, DEFER_UNBLOCKS, DUE, EXPIRE, PUSHED_UNBLOCKS
-from pyengine.gateway.courier.pushes import Offer, Push, Report
+from pyengine.gateway.courier.pushes import Offer, Push, Unblock
 
 __all__ = ["Outbox"]
 
@@ -43,9 +43,9 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         # what this process has claimed, and until when
         self._offers: dict[tuple[str, int], float] = {}
-        self._reports: dict[tuple[str, str], float] = {}
-        self._acknowledged: list[Report] = []
-        self._put_off: list[tuple[Report, int]] = []
+        self._unblocks: dict[tuple[str, str], float] = {}
+        self._acknowledged: list[Unblock] = []
+        self._put_off: list[tuple[Unblock, int]] = []
         self._put_off_offers: list[tuple[Offer, int]] = []
         # how often in a row an offer was refused, and when last
         self._refusals: dict[tuple[str, int], tuple[int, float]] = {}
@@ -61,15 +61,15 @@ class Outbox:
             rooms: for each address how many it has room for.
         """
         left = dict(rooms)
-        reports = await self._claim(PUSHED_UNBLOCKS, left, _CLAIM_MS)
+        unblocks = await self._claim(PUSHED_UNBLOCKS, left, _CLAIM_MS)
         offers = await self._claim(OFFERS, left)
-        return [*filter(None, map(self._report, reports)), *filter(None, map(self._offer, offers))]
+        return [*filter(None, map(self._unblock, unblocks)), *filter(None, map(self._offer, offers))]
 
     def forget(self, pushes: list[Push]) -> None:
         """Let claims end, so that other gateways send these messages."""
         for push in pushes:
-            if isinstance(push, Report):
-                self._reports.pop((push.id, push.address), None)
+            if isinstance(push, Unblock):
+                self._unblocks.pop((push.id, push.address), None)
             else:
                 self._offers.pop((push.id, push.version), None)
 
@@ -89,57 +89,57 @@ class Outbox:
         pause_ms = min(offer.retry_ms * 2 ** min(count, 20), _REFUSED_MAX_MS)
         self._put_off_offers.append((offer, pause_ms))
 
-    def acknowledge(self, report: Report) -> None:
-        """Delete a report with the next `flush`."""
-        self._acknowledged.append(report)
+    def acknowledge(self, unblock: Unblock) -> None:
+        """Delete an unblock with the next `flush`."""
+        self._acknowledged.append(unblock)
 
-    def put_off(self, report: Report, pause_s: float) -> None:
-        """Let a report be claimed again after a pause, from the next `flush` on."""
-        self._reports.pop((report.id, report.address), None)
-        self._put_off.append((report, round(pause_s * 1000)))
+    def put_off(self, unblock: Unblock, pause_s: float) -> None:
+        """Let an unblock be claimed again after a pause, from the next `flush` on."""
+        self._unblocks.pop((unblock.id, unblock.address), None)
+        self._put_off.append((unblock, round(pause_s * 1000)))
 
     async def expire(self, address: str, age_s: float) -> int:
-        """Delete the reports for an address that wait for so long; return how many there were."""
+        """Delete the unblocks for an address that wait for so long; return how many there were."""
         count: int = (await self._link.rows(EXPIRE, address, round(age_s * 1000)))[0][0]
         return count
 
     async def flush(self) -> bool:
         """Acknowledge and put off what was decided; return whether locked rows have left a part of it."""
-        reports, self._acknowledged = self._acknowledged, []
+        unblocks, self._acknowledged = self._acknowledged, []
         delayed, self._put_off = self._put_off, []
         refused, self._put_off_offers = self._put_off_offers, []
         locked: set[tuple[str, str]] = set()
         try:
             if refused:
                 await self._defer_offers([((one.id, one.version), ms) for one, ms in refused])
-            if reports:
-                ids, addresses = [one.id for one in reports], [one.address for one in reports]
+            if unblocks:
+                ids, addresses = [one.id for one in unblocks], [one.address for one in unblocks]
                 rows = await self._link.rows(ACKNOWLEDGE, ids, addresses)
                 locked = {(row["promise_id"], row["address"]) for row in rows}
             if delayed:
-                await self._defer_reports([((one.id, one.address), ms) for one, ms in delayed])
+                await self._defer_unblocks([((one.id, one.address), ms) for one, ms in delayed])
         except BaseException:
-            self._acknowledged[:0], self._put_off[:0] = reports, delayed
+            self._acknowledged[:0], self._put_off[:0] = unblocks, delayed
             self._put_off_offers[:0] = refused
             raise
-        for one in reports:
+        for one in unblocks:
             if (one.id, one.address) in locked:
                 self._acknowledged.append(one)
             else:
-                self._reports.pop((one.id, one.address), None)
+                self._unblocks.pop((one.id, one.address), None)
         return bool(locked)
 
     async def renew(self) -> None:
         """Renew the claims that end soon."""
         now_s = self._loop.time()
         offers = [key for key, until_s in self._offers.items() if until_s < now_s + _RENEW_S]
-        reports = [key for key, until_s in self._reports.items() if until_s < now_s + _RENEW_S]
+        unblocks = [key for key, until_s in self._unblocks.items() if until_s < now_s + _RENEW_S]
         if offers:
             await self._defer_offers([(key, _CLAIM_MS) for key in offers])
-        if reports:
-            await self._defer_reports([(key, _CLAIM_MS) for key in reports])
+        if unblocks:
+            await self._defer_unblocks([(key, _CLAIM_MS) for key in unblocks])
         self._offers.update((key, now_s + _CLAIM_MS / 1000) for key in offers if key in self._offers)
-        self._reports.update((key, now_s + _CLAIM_MS / 1000) for key in reports if key in self._reports)
+        self._unblocks.update((key, now_s + _CLAIM_MS / 1000) for key in unblocks if key in self._unblocks)
 
     async def _claim(self, procedure: Procedure, left: dict[str, int], *more: Any) -> list[Any]:
         asked = {address: room for address, room in left.items() if room > 0}
@@ -150,15 +150,15 @@ class Outbox:
             left[row["address"]] -= 1
         return rows
 
-    def _report(self, row: Any) -> Report | None:
+    def _unblock(self, row: Any) -> Unblock | None:
         key = (row["promise_id"], row["address"])
-        is_new = key not in self._reports
+        is_new = key not in self._unblocks
         if not row["settled"]:
             # clients end their process on such a message
             logger.error("promise %s has an unblock message and is pending", row["promise_id"])
             return None
-        self._reports[key] = self._loop.time() + _CLAIM_MS / 1000
-        return Report.from_row(row) if is_new else None
+        self._unblocks[key] = self._loop.time() + _CLAIM_MS / 1000
+        return Unblock.from_row(row) if is_new else None
 
     def _offer(self, row: Any) -> Offer | None:
         key = (row["id"], row["version"])
@@ -171,7 +171,7 @@ class Outbox:
         versions = [version for (_, version), _ in deferred]
         await self._link.rows(DEFER_OFFERS, ids, versions, [ms for _, ms in deferred])
 
-    async def _defer_reports(self, deferred: list[tuple[tuple[str, str], int]]) -> None:
+    async def _defer_unblocks(self, deferred: list[tuple[tuple[str, str], int]]) -> None:
         ids = [id for (id, _), _ in deferred]
         addresses = [address for (_, address), _ in deferred]
         await self._link.rows(DEFER_UNBLOCKS, ids, addresses, [ms for _, ms in deferred])

@@ -1,6 +1,6 @@
 """Messages that are to be pushed.
 
-Lives here: `Offer` and `Report`, read from rows of the database, and the part of an address that a log may
+Lives here: `Offer` and `Unblock`, read from rows of the database, and the part of an address that a log may
 show. May not: sending them.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from pyengine.gateway.frames import execute_message, unblock_message
 
-__all__ = ["Offer", "Push", "Report", "shown"]
+__all__ = ["Offer", "Push", "Unblock", "shown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Unblock:
     """An unblock message: a promise that settled.
 
     Args:
@@ -71,7 +71,7 @@ class Report:
     headers: Mapping[str, str] = field(default_factory=dict, init=False)
 
     @classmethod
-    def from_row(cls, row: Any) -> Report:
+    def from_row(cls, row: Any) -> Unblock:
         """Read a row of the statement PUSHED_UNBLOCKS."""
         return cls(
             address=row["address"],
@@ -82,7 +82,7 @@ class Report:
         )
 
 
-Push: TypeAlias = Offer | Report
+Push: TypeAlias = Offer | Unblock
 
 
 def shown(address: str) -> str:

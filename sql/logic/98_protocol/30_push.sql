@@ -1,4 +1,4 @@
--- Messages that a courier pushes: it claims reports for each address as far as that has room, holds what it is sending, and gives
+-- Messages that a courier pushes: it claims unblocks for each address as far as that has room, holds what it sends, and gives
 -- up what could not be delivered for too long. Tasks it takes by task_offer_many, where an http address is a member.
 
 create or replace function durable.unblock_claim_each(
