@@ -36,7 +36,8 @@ ODD: dict[str, str] = TEXTS | {
     "default_transaction_deferrable": "on",
     "lock_timeout": "5ms",
     "statement_timeout": "100ms",
-    "idle_in_transaction_session_timeout": "5ms",
+    # long enough from BEGIN to the statement after it, and short beside what an install thinks about
+    "idle_in_transaction_session_timeout": "40ms",
     "jit": "on",
     "jit_above_cost": "0",
     "default_toast_compression": "pglz",
