@@ -36,7 +36,7 @@ ODD: dict[str, str] = TEXTS | {
     "default_transaction_deferrable": "on",
     "lock_timeout": "5ms",
     "statement_timeout": "100ms",
-    # long enough from BEGIN to the statement after it, and short beside what an install thinks about
+    # long enough from BEGIN to the statement after it, and short beside the work of an install
     "idle_in_transaction_session_timeout": "40ms",
     "jit": "on",
     "jit_above_cost": "0",
