@@ -19,6 +19,8 @@ __all__ = ["VERSION", "Refused", "Request", "read_request", "refusal"]
 VERSION = "2026-04-01"
 
 _DEBUG_TIME = "resonate:debug_time"
+# a larger body is no slip of a client, and would keep others waiting
+_GUESSED_BYTES_MAX = 64 * 1024
 _decoder = msgspec.json.Decoder()
 
 
@@ -111,7 +113,9 @@ def _described(found: Any, token: str | None, document: dict[str, Any]) -> Reque
 
 
 def _guess(body: bytes) -> Any:
-    """Return what a more lenient reader finds in a body, for the head of the answer alone."""
+    """Return what a more lenient reader finds in a small body, for the head of the answer alone."""
+    if len(body) > _GUESSED_BYTES_MAX:
+        return None
     try:
         found = json.loads(body.decode(errors="replace"))
         # half of a character, which no answer can have in it
