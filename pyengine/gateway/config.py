@@ -7,10 +7,12 @@ command line, starting anything.
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pyengine.errors import InvalidRequest
 
@@ -90,11 +92,19 @@ class GatewayConfig:
     push_in_all: int = 256
 
     def check(self) -> None:
-        """Refuse to serve without tokens where other machines can reach, hosts and limits that make no sense.
+        """Refuse to serve without tokens where other machines can reach, and options that make no sense.
 
         Raises:
             InvalidRequest: there is one of these.
         """
+        if self.public_url is not None:
+            _check_url(self.public_url)
+        for seconds, option in (
+            (self.push_connect_s, "--push-connect-timeout 10"),
+            (self.push_request_s, "--push-timeout 180"),
+        ):
+            if not math.isfinite(seconds):
+                raise InvalidRequest(f"{seconds} is no number of seconds", hint=option)
         for name in self.push_private:
             if not _HOST.fullmatch(name):
                 raise InvalidRequest(
@@ -110,6 +120,19 @@ class GatewayConfig:
                 f"all bodies together may have {self.max_bodies_bytes} bytes, and one {self.max_body_bytes}",
                 hint="--max-bodies is at least --max-body",
             )
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        # reading the port checks it
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole or re.search(r"[\s?#@]", url):
+        raise InvalidRequest(
+            f"{url!r} is no address of a gateway", hint="--public-url https://gateway.example:8001"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -23,6 +23,12 @@ from tests.crash.processes import launch, stop
         (["--port", "70000"], "65535"),
         (["--max-body", "4096", "--max-bodies", "2048"], "all bodies together may have 2048 bytes"),
         (["--push-token", "no-such-file"], "the token for receivers in no-such-file cannot be read"),
+        *(
+            (["--public-url", url], f"'{url}' is no address of a gateway")
+            for url in ("http://[", "http://", "gateway", "http://h:port", "http://h:99999", "http://u@h", "")
+        ),
+        (["--push-timeout", "inf"], "is no number of seconds"),
+        (["--push-connect-timeout", "inf"], "is no number of seconds"),
         (["--push-private", "http://fn.example"], "is no host that messages may be pushed to"),
     ],
 )
