@@ -100,6 +100,15 @@ class Limits:
         int,
         typer.Option("--max-bodies", min=1024, metavar="BYTES", help="All bodies together, at most."),
     ] = 256 * 1024 * 1024
+    max_outgoing_bytes: Annotated[
+        int,
+        typer.Option(
+            "--max-outgoing",
+            min=1024,
+            metavar="BYTES",
+            help="Answers and messages that clients have not taken yet, all together, at most.",
+        ),
+    ] = 128 * 1024 * 1024
     max_streams: Annotated[
         int, typer.Option("--max-streams", min=1, help="Open streams of members, at most.")
     ] = 4096

@@ -7,7 +7,8 @@ protocol, which is SQL (`durable.rpc`); a lease or a run; a database session tha
 The way of one request: the HTTP server (http_server.py) hands it to a route of app.py. Its body is read
 within limits (request_body.py), its JSON is checked as far as a database cannot (envelope.py), its token is
 verified (tokens.py) and compared with what it names (permissions.py). Then the database answers (backend.py),
-and the HTTP status is that of the answer.
+and the HTTP status is that of the answer. It is written no faster than its client takes it (outgoing.py), and
+counted until then (memory.py).
 
 The way of one message: a member opens a stream (poll.py), which the gateway remembers (members.py). A hint of
 the database wakes offers.py and unblocks.py, which ask for what is due to members with open streams only, so

@@ -34,12 +34,13 @@ from pyengine.gateway.dialects import OLDER, Dialect, current
 from pyengine.gateway.housekeeping import Housekeeping
 from pyengine.gateway.legacy import Legacy
 from pyengine.gateway.members import Members
+from pyengine.gateway.memory import Memory
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.offers import Offers
+from pyengine.gateway.outgoing import Outgoing
 from pyengine.gateway.poll import Poll
 from pyengine.gateway.polling import Poller
 from pyengine.gateway.probes import Probes
-from pyengine.gateway.request_body import BodyMemory
 from pyengine.gateway.rpc import Rpc
 from pyengine.gateway.tokens import Verifier
 from pyengine.gateway.unblocks import Unblocks
@@ -60,6 +61,7 @@ class Parts:
         backend: the database.
         members: its open streams.
         metrics: its figures.
+        outgoing: the bytes on their way to clients.
         verifier: the check of tokens, or None if none are needed.
         rpc: the endpoint of the protocol.
         poll: the endpoint of streams.
@@ -79,25 +81,46 @@ class Parts:
             config.database_url, listen_url=config.listen_url, application_name="pyengine gateway"
         )
         self.backend = Backend(database, connections=config.connections, max_waiting=config.max_waiting)
-        self.members = Members(config.max_streams)
         self.metrics = Metrics()
-        self.legacy_members = Members(config.max_streams)
+        self.outgoing = Outgoing(config.max_outgoing_bytes, self.metrics)
+        self.members, self.legacy_members = (
+            Members(config.max_streams, self.outgoing.memory, config.max_stream_bytes) for _ in range(2)
+        )
         self.metrics.gauge(
             "streams", "Open streams of members.", lambda: len(self.members) + len(self.legacy_members)
         )
-        memory = BodyMemory(config.max_bodies_bytes)
-        self.metrics.gauge("body_bytes", "Bytes of the bodies of requests.", lambda: memory.held)
+        bodies = Memory(config.max_bodies_bytes)
+        self.metrics.gauge("body_bytes", "Bytes of the bodies of requests.", lambda: bodies.held)
+        self.metrics.gauge(
+            "outgoing_bytes",
+            "Bytes of answers and messages that clients have not taken yet.",
+            lambda: self.outgoing.memory.held,
+        )
         self.verifier = None
         if config.auth_key is not None:
             self.verifier = Verifier(
                 config.auth_key, issuer=config.auth_issuer, audience=config.auth_audience
             )
-        self.rpc = Rpc(config, self.backend, self.members, self.metrics, self.verifier, memory=memory)
-        self.poll = Poll(config, self.members, self.verifier)
-        self.legacy = Legacy(
-            config, self.backend, self.legacy_members, self.metrics, self.verifier, memory=memory
+        self.rpc = Rpc(
+            config,
+            self.backend,
+            self.members,
+            self.metrics,
+            self.verifier,
+            bodies=bodies,
+            outgoing=self.outgoing,
         )
-        self.legacy_poll = Poll(config, self.legacy_members, self.verifier)
+        self.poll = Poll(config, self.members, self.outgoing, self.verifier)
+        self.legacy = Legacy(
+            config,
+            self.backend,
+            self.legacy_members,
+            self.metrics,
+            self.verifier,
+            bodies=bodies,
+            outgoing=self.outgoing,
+        )
+        self.legacy_poll = Poll(config, self.legacy_members, self.outgoing, self.verifier)
         self.legacy_port: int | None = None
         self.courier: Courier | None = None
         self._push_token = None if config.push_token is None else read_token(config.push_token)

@@ -20,6 +20,8 @@ __all__ = ["GatewayConfig", "is_loopback"]
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_BODIES_BYTES = 256 * 1024 * 1024
+MAX_OUTGOING_BYTES = 128 * 1024 * 1024
+MAX_STREAM_BYTES = 1024 * 1024
 
 _HOST = re.compile(r"[^\s/@]+")
 
@@ -44,6 +46,9 @@ class GatewayConfig:
         max_waiting: requests that may wait for one; further ones get 503.
         max_body_bytes: the largest body of a request.
         max_bodies_bytes: the bodies of all requests together; further bytes get 503.
+        max_outgoing_bytes: the answers and messages that clients have not taken yet, all together; further
+            answers get 503, and further messages come later.
+        max_stream_bytes: the messages that wait on one stream; a single one may be larger.
         max_streams: the largest number of open streams.
         max_unacquired: tasks that a member is offered without having acquired them.
         body_idle_s: seconds without a byte after which a body is given up.
@@ -76,6 +81,8 @@ class GatewayConfig:
     max_waiting: int = 512
     max_body_bytes: int = MAX_BODY_BYTES
     max_bodies_bytes: int = MAX_BODIES_BYTES
+    max_outgoing_bytes: int = MAX_OUTGOING_BYTES
+    max_stream_bytes: int = MAX_STREAM_BYTES
     max_streams: int = 4096
     max_unacquired: int = 64
     body_idle_s: float = 30.0

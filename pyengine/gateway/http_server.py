@@ -13,6 +13,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -130,10 +131,15 @@ class _Server(uvicorn.Server):
 class _Connection(H11Protocol):
     """A connection: without a request in time it is closed, and what is sent is in the system's hands.
 
-    With no buffer of its own, an `await` of the next write returns only when the bytes before are sent.
+    With no buffer of its own, an `await` of the next write returns only when the bytes before are sent. A
+    request finds it in its state.
     """
 
     _head_handle: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.app_state = {**self.app_state, "connection": self}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
@@ -145,7 +151,14 @@ class _Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._head_arrived()
+        # it refers to this connection
+        self.app_state = {}
         super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """End the connection at once, without what is still to be sent."""
+        self._disconnect()
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take what has arrived; the head of a request may not take for ever."""
@@ -161,12 +174,18 @@ class _Connection(H11Protocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             # its answer would be written after this one
-            cycle.disconnected = True
-            cycle.message_event.set()
+            self._disconnect()
             if cycle.response_started:
                 self.transport.close()
                 return
         super().send_400_response(msg)
+
+    def _disconnect(self) -> None:
+        """Tell the request that is being answered that its client is gone."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def _expect_head(self) -> None:
         self._head_handle = self.loop.call_later(_HEAD_S, self._head_is_missing)

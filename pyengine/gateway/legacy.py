@@ -25,10 +25,12 @@ from pyengine.gateway.config import GatewayConfig
 from pyengine.gateway.envelope import Refused
 from pyengine.gateway.housekeeping import Housekeeping
 from pyengine.gateway.members import Members
+from pyengine.gateway.memory import Memory, Share
 from pyengine.gateway.metrics import Metrics
+from pyengine.gateway.outgoing import Outgoing
 from pyengine.gateway.permissions import Forbidden, check, prefix_of
 from pyengine.gateway.poll import bearer
-from pyengine.gateway.request_body import BodyMemory, BodyShare, read_body
+from pyengine.gateway.request_body import read_body
 from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
 
 __all__ = ["Legacy"]
@@ -61,7 +63,8 @@ class Legacy:
         members: the open streams of its clients, which learn what is claimed.
         metrics: counts the answers.
         verifier: the check of tokens, or None if none are needed.
-        memory: bytes of bodies.
+        bodies: bytes of bodies.
+        outgoing: bytes of answers.
 
     Attributes:
         housekeeping: learns of deadlines, once the gateway ticks.
@@ -75,12 +78,14 @@ class Legacy:
         metrics: Metrics,
         verifier: Verifier | None,
         *,
-        memory: BodyMemory,
+        bodies: Memory,
+        outgoing: Outgoing,
     ) -> None:
         self._config = config
         self._backend = backend
         self._members = members
-        self._memory = memory
+        self._bodies = bodies
+        self._outgoing = outgoing
         self._metrics = metrics
         self._verifier = verifier
         self.housekeeping: Housekeeping | None = None
@@ -113,7 +118,7 @@ class Legacy:
         async def answer(request: Request) -> Response:
             begun_s = asyncio.get_running_loop().time()
             try:
-                with self._memory.share() as share:
+                with self._bodies.share() as share:
                     response = await self._answer(request, share, work)
             except ClientDisconnect:
                 return Response(status_code=400)
@@ -122,11 +127,11 @@ class Legacy:
 
         return Route(path, answer, methods=[method])
 
-    async def _answer(self, request: Request, share: BodyShare, work: Work) -> Response:
+    async def _answer(self, request: Request, share: Share, work: Work) -> Response:
         try:
             claims = self._verifier.verify(bearer(request)) if self._verifier is not None else None
             body = await self._body(request, share) if request.method in ("POST", "PATCH") else {}
-            return await work(request, body, claims)
+            return self._outgoing.counted(await work(request, body, claims))
         except TokenRefused as refused:
             return _error(401, 40100, str(refused), {"www-authenticate": "Basic"})
         except Forbidden as forbidden:
@@ -134,7 +139,7 @@ class Legacy:
         except Refused as refused:
             return _error(refused.status, refused.status * 100, refused.reason, refused.headers)
 
-    async def _body(self, request: Request, share: BodyShare) -> Body:
+    async def _body(self, request: Request, share: Share) -> Body:
         text = await read_body(request, share, self._config.max_body_bytes, self._config.body_idle_s)
         try:
             found = msgspec.json.decode(text)

@@ -6,7 +6,8 @@ The newest stream of a member replaces the one before, which may hang on a conne
 gets a bounded number of tasks that it has not acquired, because clients queue what they are offered. A task
 that is offered again is not sent again on the same stream, unless the member wanted it and this gateway could
 not serve it. It shows that the member stalls: then no tasks are asked for it for a while, longer each time,
-until it acquires one.
+until it acquires one. The bytes of its messages are counted from their way onto a stream until the operating
+system has them; a message that finds no room comes again later.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, TypeAlias
+
+from pyengine.gateway.memory import Memory, Share
 
 __all__ = ["Full", "Member", "Members", "Message", "Stream"]
 
@@ -68,13 +71,25 @@ class Stream:
         ends_s: the loop's time at which it ends.
         full_s: the loop's time from which on it takes nothing new.
         offered: the last stream on which each task was offered, for all streams of the gateway.
+        share: the bytes of its messages.
+        max_bytes: the largest number of them, unless a single message has more.
 
     Attributes:
+        share: the bytes of its messages.
         wake: set when there is something to send, or the stream has ended.
         ended: why it has ended, or None.
     """
 
-    def __init__(self, member: Member, ends_s: float, full_s: float, offered: dict[Task, Stream]) -> None:
+    def __init__(
+        self,
+        member: Member,
+        ends_s: float,
+        full_s: float,
+        offered: dict[Task, Stream],
+        *,
+        share: Share,
+        max_bytes: int,
+    ) -> None:
         self.member = member
         self.ends_s = ends_s
         self._full_s = full_s
@@ -84,12 +99,15 @@ class Stream:
         self._until_s: dict[Task, float] = {}
         self._refused: set[Task] = set()
         self._offered = offered
+        self.share = share
+        self._max_bytes = max_bytes
         self._asks_at_s = 0.0
         self._pause_s = _STALLED_S
 
     def takes_messages(self, now_s: float) -> bool:
         """Return whether new messages may be put on this stream."""
-        return self.ended is None and now_s < self._full_s and len(self._queue) < _QUEUE_MAX
+        has_room = len(self._queue) < _QUEUE_MAX and self.share.held < self._max_bytes
+        return self.ended is None and now_s < self._full_s and has_room
 
     def asks_for_tasks(self, now_s: float) -> bool:
         """Return whether its member takes tasks, as far as is known."""
@@ -119,6 +137,10 @@ class Stream:
         self._offered[task] = self
         return is_new
 
+    def was_not_sent(self, task: Task) -> None:
+        """Take the record of an offer back."""
+        self._forget(task)
+
     def acquired(self, task: Task) -> None:
         """Record that its member, or another one, has acquired a task."""
         self._asks_at_s, self._pause_s = 0.0, _STALLED_S
@@ -144,16 +166,32 @@ class Stream:
         if self._offered.get(task) is self:
             del self._offered[task]
 
-    def send(self, message: Message) -> None:
-        """Put a message on its way."""
+    def send(self, message: Message) -> bool:
+        """Put a message on its way; return false if there is no room for it now."""
+        size = len(message.frame)
+        if (self.share.held and self.share.held + size > self._max_bytes) or not self.share.add(size):
+            return False
         message.stream = self
         self._queue.append(message)
         self.wake.set()
+        return True
 
     def take(self) -> list[Message]:
         """Return the messages that are to be written now."""
         messages, self._queue = list(self._queue), deque()
         return messages
+
+    def was_taken(self, message: Message) -> None:
+        """Record that the operating system has a message."""
+        self.share.remove(len(message.frame))
+        if message.sent is not None:
+            message.sent()
+
+    def hand_over(self, newer: Stream) -> None:
+        """Give the messages that are not being written to a newer stream."""
+        for message in self.take():
+            self.share.remove(len(message.frame))
+            newer.send(message)
 
     def end(self, reason: str) -> None:
         """End the stream after what is on its way."""
@@ -166,13 +204,17 @@ class Members:
 
     Args:
         max_streams: the largest number of them.
+        memory: the bytes of all messages.
+        max_bytes: the bytes of the messages of one stream.
 
     Attributes:
         joined: called when a stream is new.
     """
 
-    def __init__(self, max_streams: int) -> None:
+    def __init__(self, max_streams: int, memory: Memory, max_bytes: int) -> None:
         self._max_streams = max_streams
+        self._memory = memory
+        self._max_bytes = max_bytes
         self._streams: dict[Member, Stream] = {}
         self._groups: dict[str, dict[Member, Stream]] = {}
         self._open: set[Stream] = set()
@@ -198,10 +240,10 @@ class Members:
         if self._closed or len(self._open) >= self._max_streams:
             raise Full
         older = self._streams.get(member)
-        stream = Stream(member, ends_s, full_s, self._offered)
+        share = Share(self._memory)
+        stream = Stream(member, ends_s, full_s, self._offered, share=share, max_bytes=self._max_bytes)
         if older is not None:
-            for message in older.take():
-                stream.send(message)
+            older.hand_over(stream)
             older.end("replaced")
         self._open.add(stream)
         self._streams[member] = self._groups.setdefault(member.group, {})[member] = stream
@@ -212,6 +254,8 @@ class Members:
     def leave(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.end("closed")
+        stream.take()
+        stream.share.give_back()
         stream.missed(inf)
         self._open.discard(stream)
         if self._streams.get(stream.member) is stream:

@@ -31,6 +31,8 @@ class Metrics:
 
     Attributes:
         messages: messages that were sent on streams, by kind.
+        messages_put_off: messages that found no room beside what clients have not taken yet, by kind.
+        slow_clients: connections that were cut off because their clients read too slowly, by what they read.
         pushes_given_up: reports that their receivers will not get.
     """
 
@@ -49,7 +51,18 @@ class Metrics:
             ["kind"],
             registry=self._registry,
         )
-
+        self.messages_put_off = Counter(
+            "pyengine_gateway_messages_put_off",
+            "Messages that come again later, because too many bytes were on their way.",
+            ["kind"],
+            registry=self._registry,
+        )
+        self.slow_clients = Counter(
+            "pyengine_gateway_slow_clients",
+            "Connections that were cut off because their clients read too slowly.",
+            ["what"],
+            registry=self._registry,
+        )
         self._push_seconds = Histogram(
             "pyengine_gateway_push_seconds",
             "Messages that were pushed to http addresses, and how long their answers took.",

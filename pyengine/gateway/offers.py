@@ -89,9 +89,13 @@ class Offers:
 
     def _send(self, stream: Stream, row: Any, again_s: float) -> bool:
         """Send an offer, unless this one was sent already; return whether it was sent now."""
+        task = row["id"], row["version"]
         # a second more, because the database's next offer comes by a poll
-        is_new = stream.offer((row["id"], row["version"]), again_s + _LONGEST_S + 1)
-        if is_new:
-            stream.send(Message(self._dialect.execute(row)))
-            self._metrics.messages.labels("execute").inc()
-        return is_new
+        if not stream.offer(task, again_s + _LONGEST_S + 1):
+            return False
+        if not stream.send(Message(self._dialect.execute(row))):
+            self._metrics.messages_put_off.labels("execute").inc()
+            stream.was_not_sent(task)
+            return False
+        self._metrics.messages.labels("execute").inc()
+        return True

@@ -4,7 +4,7 @@ Lives here: `GET /poll/{group}/{id}`, from the request to the last byte of its a
 are sent (offers.py, unblocks.py). Design: a stream ends by itself before clients go deaf, and they open it
 again within a second. The server's report of a closed connection ends it early; a write that fails says
 nothing, because the server drops what cannot be written. A message counts as sent once the operating system
-has it: the empty write behind it returns only then (http_server.py).
+has it: the empty write behind it returns only then (outgoing.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pyengine.gateway.addresses import is_routable
 from pyengine.gateway.config import GatewayConfig
 from pyengine.gateway.frames import COMMENT, CONNECTED
 from pyengine.gateway.members import Full, Member, Members, Stream
+from pyengine.gateway.outgoing import STUCK_S, Outgoing, drain, write
 from pyengine.gateway.permissions import Forbidden, check_poll
 from pyengine.gateway.tokens import TokenRefused, Verifier
 
@@ -32,7 +33,6 @@ _HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-_STUCK_S = 60.0
 
 
 class Poll:
@@ -41,12 +41,16 @@ class Poll:
     Args:
         config: the gateway's options.
         members: its open streams.
+        outgoing: the bytes on their way to clients.
         verifier: the check of tokens, or None if none are needed.
     """
 
-    def __init__(self, config: GatewayConfig, members: Members, verifier: Verifier | None) -> None:
+    def __init__(
+        self, config: GatewayConfig, members: Members, outgoing: Outgoing, verifier: Verifier | None
+    ) -> None:
         self._config = config
         self._members = members
+        self._outgoing = outgoing
         self._verifier = verifier
 
     async def open(self, request: Request) -> Response:
@@ -68,7 +72,7 @@ class Poll:
             stream = self._members.join(member, ends_s, ends_s - self._config.closing_s)
         except Full:
             return PlainTextResponse("this gateway takes no further stream", 503, {"retry-after": "1"})
-        return _StreamResponse(stream, self._members, self._config.comment_s)
+        return _StreamResponse(stream, self._members, self._outgoing, self._config.comment_s)
 
 
 def bearer(request: Request) -> str | None:
@@ -90,27 +94,27 @@ def bearer(request: Request) -> str | None:
 class _StreamResponse(Response):
     """The answer that is a stream."""
 
-    def __init__(self, stream: Stream, members: Members, comment_s: float) -> None:
+    def __init__(self, stream: Stream, members: Members, outgoing: Outgoing, comment_s: float) -> None:
         super().__init__()
         self._stream = stream
         self._members = members
+        self._outgoing = outgoing
         self._comment_s = comment_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write messages until the stream has ended."""
         watching = asyncio.create_task(self._watch(receive))
+        stream = self._stream
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await _write(send, CONNECTED)
-            while await self._write_next(send):
-                pass
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError:
-            # the client does not read; the server closes a connection whose answer is not complete
-            return
+            async with self._outgoing.writing(scope, stream.share, stream.ends_s + STUCK_S, "stream"):
+                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                await write(send, CONNECTED)
+                while await self._write_next(send):
+                    pass
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             watching.cancel()
-            self._members.leave(self._stream)
+            self._members.leave(stream)
 
     async def _write_next(self, send: Send) -> bool:
         """Write what there is, or wait for something; return false at the end."""
@@ -121,12 +125,11 @@ class _StreamResponse(Response):
         messages = stream.take()
         if messages:
             for message in messages:
-                await _write(send, message.frame)
-            await _write(send, b"")
-            if stream.ended != "gone":
-                for message in messages:
-                    if message.sent is not None:
-                        message.sent()
+                await write(send, message.frame)
+                await drain(send)
+                if stream.ended == "gone":
+                    return False
+                stream.was_taken(message)
             return True
         if stream.ended is not None:
             return False
@@ -135,7 +138,7 @@ class _StreamResponse(Response):
             async with asyncio.timeout(pause_s):
                 await stream.wake.wait()
         if not stream.wake.is_set() and asyncio.get_running_loop().time() < stream.ends_s:
-            await _write(send, COMMENT)
+            await write(send, COMMENT)
         return True
 
     async def _watch(self, receive: Receive) -> None:
@@ -143,8 +146,3 @@ class _StreamResponse(Response):
             pass
         self._stream.take()
         self._stream.end("gone")
-
-
-async def _write(send: Send, data: bytes) -> None:
-    async with asyncio.timeout(_STUCK_S):
-        await send({"type": "http.response.body", "body": data, "more_body": True})

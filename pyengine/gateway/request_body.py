@@ -1,88 +1,28 @@
 """Bodies of requests, read within limits.
 
-Lives here: `read_body`, and `BodyMemory`, the bytes of all bodies together. May not: the content of a body.
-Design: limits are kept while a body arrives, whatever its head announces. A body that is refused is read on
-for a moment and thrown away, because a client that is still writing would see a broken connection and no
-answer. The request that would exceed the memory of all is refused and gives its own part back, so the others
-go on.
+Lives here: `read_body`. May not: the content of a body. Design: limits are kept while a body arrives,
+whatever its head announces: only what has arrived is counted. A body that is refused is read on for a moment
+and thrown away, because a client that is still writing would see a broken connection and no answer. A body
+that arrives slowly is given up when others need its memory (memory.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 
 from starlette.requests import ClientDisconnect, Request
 
 from pyengine.gateway.envelope import Refused
+from pyengine.gateway.memory import Share
 
-__all__ = ["BodyMemory", "BodyShare", "read_body"]
+__all__ = ["read_body"]
 
 _WHOLE_S = 300.0
 _DRAIN_S = 1.0
 _RETRY_AFTER_S = 1
 
 
-class BodyMemory:
-    """The bytes of all bodies that are held at once.
-
-    Args:
-        limit: the largest number of them.
-
-    Attributes:
-        held: how many there are.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.held = 0
-
-    @contextlib.contextmanager
-    def share(self) -> Iterator[BodyShare]:
-        """Give a request its share, until its answer is made."""
-        share = BodyShare(self)
-        try:
-            yield share
-        finally:
-            share.give_back()
-
-    def take(self, size: int) -> bool:
-        """Take so many bytes more; return false if that would be too many."""
-        if self.held + size > self._limit:
-            return False
-        self.held += size
-        return True
-
-
-class BodyShare:
-    """The bytes of one body.
-
-    Args:
-        memory: all of them.
-
-    Attributes:
-        held: how many there are.
-    """
-
-    def __init__(self, memory: BodyMemory) -> None:
-        self._memory = memory
-        self.held = 0
-
-    def add(self, size: int) -> bool:
-        """Add so many bytes; return false if there is no memory for them."""
-        taken = self._memory.take(size)
-        if taken:
-            self.held += size
-        return taken
-
-    def give_back(self) -> None:
-        """Give all of them back."""
-        self._memory.held -= self.held
-        self.held = 0
-
-
-async def read_body(request: Request, share: BodyShare, limit: int, idle_s: float) -> bytes:
+async def read_body(request: Request, share: Share, limit: int, idle_s: float) -> bytes:
     """Return the body of a request.
 
     Args:
@@ -92,7 +32,8 @@ async def read_body(request: Request, share: BodyShare, limit: int, idle_s: floa
         idle_s: seconds without a byte after which it is given up.
 
     Raises:
-        Refused: it has more bytes, did not arrive in time, or other bodies leave no memory for it.
+        Refused: it has more bytes, did not arrive in time or before others needed its memory, or they leave
+            none for it.
         ClientDisconnect: the client is gone.
     """
     declared = request.headers.get("content-length", "")
@@ -103,8 +44,10 @@ async def read_body(request: Request, share: BodyShare, limit: int, idle_s: floa
         raise _too_large(limit)
     chunks: list[bytes] = []
     refusal = _too_large(limit)
+    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(_WHOLE_S):
+        async with asyncio.timeout(_WHOLE_S) as whole:
+            share.interrupt = lambda: whole.reschedule(loop.time())
             while True:
                 async with asyncio.timeout(idle_s):
                     chunk, more = await _next(request)
@@ -118,6 +61,8 @@ async def read_body(request: Request, share: BodyShare, limit: int, idle_s: floa
                     return b"".join(chunks)
     except TimeoutError:
         raise Refused(408, "the request did not arrive in time", closes=True) from None
+    finally:
+        share.interrupt = None
     chunks.clear()
     share.give_back()
     await _drain(request)

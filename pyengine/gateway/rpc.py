@@ -20,10 +20,12 @@ from pyengine.gateway.envelope import Refused, read_request, refusal
 from pyengine.gateway.envelope import Request as Envelope
 from pyengine.gateway.housekeeping import Housekeeping
 from pyengine.gateway.members import Members
+from pyengine.gateway.memory import Memory, Share
 from pyengine.gateway.metrics import Metrics
+from pyengine.gateway.outgoing import Outgoing
 from pyengine.gateway.permissions import Forbidden, check, narrow, withhold
 from pyengine.gateway.poll import bearer
-from pyengine.gateway.request_body import BodyMemory, BodyShare, read_body
+from pyengine.gateway.request_body import read_body
 from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
 
 __all__ = ["Rpc"]
@@ -38,7 +40,8 @@ class Rpc:
         members: the open streams, which learn what is acquired.
         metrics: counts the answers.
         verifier: the check of tokens, or None if none are needed.
-        memory: bytes of bodies.
+        bodies: bytes of bodies.
+        outgoing: bytes of answers.
     """
 
     def __init__(
@@ -49,42 +52,39 @@ class Rpc:
         metrics: Metrics,
         verifier: Verifier | None,
         *,
-        memory: BodyMemory,
+        bodies: Memory,
+        outgoing: Outgoing,
     ) -> None:
         self._config = config
         self._backend = backend
         self._members = members
-        self._memory = memory
+        self._bodies = bodies
+        self._outgoing = outgoing
         self._metrics = metrics
         self._verifier = verifier
         self.housekeeping: Housekeeping | None = None
 
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
-        with self._memory.share() as share:
+        with self._bodies.share() as share:
             return await self._answer(request, share)
 
-    async def _answer(self, request: Request, share: BodyShare) -> Response:
+    async def _answer(self, request: Request, share: Share) -> Response:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        headers: dict[str, str] = {}
         envelope = Envelope(kind="unknown", corr_id="0", token=None, document={})
         try:
-            body = await read_body(request, share, self._config.max_body_bytes, self._config.body_idle_s)
-            envelope = read_request(body, debug=self._config.debug)
+            envelope = read_request(await self._body(request, share), debug=self._config.debug)
             answer = await self._ask(envelope, bearer(request))
+            response = self._outgoing.counted(_response(answer))
         except Refused as refused:
-            answer = refusal(envelope.kind, envelope.corr_id, refused.status, refused.reason)
-            headers = refused.headers
             self._refused(envelope, refused.status)
-            if refused.status == 401:
-                headers["www-authenticate"] = "Bearer"
+            response = _refusal(envelope, refused)
         except ClientDisconnect:
             # no one reads it
             return Response(status_code=400)
-        status = answer["head"]["status"]
-        self._metrics.answered(envelope.kind, status, loop.time() - begun_s)
-        return Response(msgspec.json.encode(answer), status, headers, media_type="application/json")
+        self._metrics.answered(envelope.kind, response.status_code, loop.time() - begun_s)
+        return response
 
     async def _ask(self, envelope: Envelope, header: str | None) -> dict[str, Any]:
         if not envelope.document:
@@ -98,14 +98,14 @@ class Rpc:
         if claims is not None:
             withhold(claims, answer["data"])
         if answer["head"]["status"] == 200:
-            self._answered(envelope, answer)
+            if envelope.kind == "task.acquire":
+                self._members.acquired(envelope.data["id"], envelope.data["version"])
+            if self.housekeeping is not None:
+                self.housekeeping.answered(envelope.kind, answer)
         return answer
 
-    def _answered(self, envelope: Envelope, answer: dict[str, Any]) -> None:
-        if envelope.kind == "task.acquire":
-            self._members.acquired(envelope.data["id"], envelope.data["version"])
-        if self.housekeeping is not None:
-            self.housekeeping.answered(envelope.kind, answer)
+    async def _body(self, request: Request, share: Share) -> bytes:
+        return await read_body(request, share, self._config.max_body_bytes, self._config.body_idle_s)
 
     def _refused(self, envelope: Envelope, status: int) -> None:
         """Let a task be offered again soon if it was not acquired because of this gateway or its database."""
@@ -129,3 +129,16 @@ class Rpc:
         except Forbidden as forbidden:
             raise Refused(403, str(forbidden)) from None
         return claims
+
+
+def _response(answer: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    body = msgspec.json.encode(answer)
+    return Response(body, answer["head"]["status"], headers, media_type="application/json")
+
+
+def _refusal(envelope: Envelope, refused: Refused) -> Response:
+    headers = refused.headers
+    if refused.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    answer = refusal(envelope.kind, envelope.corr_id, refused.status, refused.reason)
+    return _response(answer, headers)

@@ -4,7 +4,9 @@ Lives here: `Unblocks`: what is claimed for whom, and what is acknowledged. May 
 (SQL). Design: a claimed message comes again until it is acknowledged, which it is once the operating system
 has its bytes. So it is delivered at least once, whatever becomes of this gateway. One that waits on a stream
 whose client reads slowly is not put on a stream again here. Another gateway may send it too, once its claim
-has ended: so there is one copy for each gateway at most, and one more for each stream that ended with it.
+has ended: so there is one copy for each gateway at most, and one more for each stream that ended with it. A
+claim has a bounded number of bytes; a message that is left out of it, or finds no room on a stream, comes
+again when its claim ends.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ import asyncio
 import functools
 import logging
 import random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.gateway import ACKNOWLEDGE
+from pyengine.errors import EngineError
 from pyengine.gateway.dialects import Dialect
 from pyengine.gateway.members import Member, Members, Message, Stream
 from pyengine.gateway.metrics import Metrics
@@ -28,6 +31,9 @@ logger = logging.getLogger("pyengine.gateway")
 
 _LONGEST_S = 1.0
 _LIMIT = 500
+# until it is known how large they are
+_LIMIT_FIRST = 8
+_LIMIT_BYTES = 16 * 1024 * 1024
 _CLAIM_MS = 5_000
 
 # promise and address
@@ -51,6 +57,7 @@ class Unblocks:
         self._metrics = metrics
         self._waiting: dict[Key, Message] = {}
         self._sent: set[Key] = set()
+        self._limit = _LIMIT_FIRST
         self.poller = Poller(self._poll, "unblocks", _LONGEST_S)
 
     async def _poll(self) -> bool | None:
@@ -61,29 +68,50 @@ class Unblocks:
         streams = self._members.taking(asyncio.get_running_loop().time())
         if not streams:
             return False
-        addresses = {f"poll://any@{one.member.group}" for one in streams}
-        for one in streams:
-            addresses |= {one.member.address, f"poll://any@{one.member.group}/{one.member.pid}"}
-        rows = await self._link.rows(self._dialect.unblocks, sorted(addresses), _LIMIT, _CLAIM_MS)
+        addresses = list({address for one in streams for address in _addresses(one.member)})
+        random.shuffle(addresses)
+        try:
+            rows = await self._link.rows(
+                self._dialect.unblocks, addresses, self._limit, _CLAIM_MS, _LIMIT_BYTES
+            )
+        except EngineError:
+            # perhaps they are so large that it took too long
+            self._limit = max(1, self._limit // 4)
+            raise
         # what waited on a stream that has been closed is lost
         self._waiting = {key: one for key, one in self._waiting.items() if self._members.is_on_its_way(one)}
-        for row in rows:
-            key = row["promise_id"], row["address"]
-            if key not in self._waiting and key not in self._sent:
-                self._send(key, row["promise"], settled=row["settled"])
+        self._send_rows(rows)
         return bool(rows)
 
-    def _send(self, key: Key, promise: str, *, settled: bool) -> None:
-        promise_id, address = key
-        stream = self._receiver(address)
-        if not settled:
-            # clients end their process on such a message
-            logger.error("promise %s has an unblock message and is pending", promise_id)
-        elif stream is not None:
-            message = Message(self._dialect.unblock(promise), functools.partial(self._was_sent, key))
+    def _send_rows(self, rows: list[Any]) -> None:
+        """Send what was claimed; the next claim takes as much as this one could bring, or more."""
+        whole = [row for row in rows if row["promise"] is not None]
+        if len(whole) < len(rows):
+            self._limit = max(1, len(whole))
+        elif len(rows) >= self._limit:
+            self._limit = min(2 * self._limit, _LIMIT)
+        # those of one promise have one frame
+        frames: dict[str, bytes] = {}
+        for row in whole:
+            id, key = row["promise_id"], (row["promise_id"], row["address"])
+            if not row["settled"]:
+                # clients end their process on such a message
+                logger.error("promise %s has an unblock message and is pending", id)
+            elif key not in self._waiting and key not in self._sent:
+                if id not in frames:
+                    frames[id] = self._dialect.unblock(row["promise"])
+                self._send(key, frames[id])
+
+    def _send(self, key: Key, frame: bytes) -> None:
+        stream = self._receiver(key[1])
+        if stream is None:
+            return
+        message = Message(frame, functools.partial(self._was_sent, key))
+        if stream.send(message):
             self._waiting[key] = message
-            stream.send(message)
             self._metrics.messages.labels("unblock").inc()
+        else:
+            self._metrics.messages_put_off.labels("unblock").inc()
 
     def _receiver(self, address: str) -> Stream | None:
         group, _, pid = address.partition("://")[2].partition("@")[2].partition("/")
@@ -103,3 +131,9 @@ class Unblocks:
         # those that somebody has locked wait for the next poll, and are not sent again until then
         locked = {(row["promise_id"], row["address"]) for row in rows}
         self._sent.difference_update(set(sent) - locked)
+
+
+def _addresses(member: Member) -> tuple[str, ...]:
+    """Return the addresses whose messages a member may get."""
+    group = f"poll://any@{member.group}"
+    return member.address, group, f"{group}/{member.pid}"

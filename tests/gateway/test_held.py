@@ -22,13 +22,13 @@ from pyengine.database.statements.procedures import Procedure
 from pyengine.gateway.backend import Backend
 from pyengine.gateway.dialects import current
 from pyengine.gateway.envelope import Refused
-from pyengine.gateway.members import Member, Members, Message
+from pyengine.gateway.members import Member, Message
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.unblocks import Unblocks
 from tests.conftest import Connection
 from tests.gateway.http_client import FAR, WAIT_S, Client, Poll
 from tests.gateway.test_legacy import Legacy, LegacyPoll
-from tests.gateway.test_poll import offer_again, offered
+from tests.gateway.test_poll import offer_again, offered, some_members
 from tests.gateway.test_push import report, unblocks
 from tests.style.test_waits import DOORS
 from tests.support.gateway import Gateway
@@ -88,7 +88,7 @@ def test_the_acknowledgment_of_a_report_that_is_held(dsn: str, direct: str, conn
     sent again."""
 
     async def deliver(user: psycopg.Connection[Any]) -> list[Message]:
-        database, members = Database(dsn), Members(10)
+        database, members = Database(dsn), some_members()
         await database.open()
         link = ConnectionPool(database, "messages", 2)
         stream = members.join(Member("g", "a"), inf, inf)

@@ -49,32 +49,32 @@ class Gateways:
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, port: int, *options: str) -> int:
         """Start one, and wait until it serves."""
-        self._running[port] = launch(self._dsn, "-m", "pyengine", "serve", "--port", str(port), *options)
+        self.running[port] = launch(self._dsn, "-m", "pyengine", "serve", "--port", str(port), *options)
         late = time.monotonic() + WAIT_S
         while True:
             with contextlib.suppress(httpx.TransportError):
                 if httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200:
                     return port
-            assert time.monotonic() < late and self._running[port].poll() is None
+            assert time.monotonic() < late and self.running[port].poll() is None
             time.sleep(0.05)
 
     def kill(self, port: int) -> None:
         """kill -9."""
-        self._running[port].kill()
-        self._running[port].wait()
+        self.running[port].kill()
+        self.running[port].wait()
 
     def stop(self, port: int) -> int:
         """Stop one in order; answers its exit code."""
-        self._running[port].send_signal(signal.SIGTERM)
-        return self._running[port].wait(WAIT_S)
+        self.running[port].send_signal(signal.SIGTERM)
+        return self.running[port].wait(WAIT_S)
 
     def end(self) -> None:
         """Stop all."""
-        for process in self._running.values():
+        for process in self.running.values():
             stop(process)
 
 

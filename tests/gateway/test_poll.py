@@ -17,6 +17,7 @@ from pyengine.database.statements.gateway import ACKNOWLEDGE
 from pyengine.gateway.dialects import current
 from pyengine.gateway.frames import execute_frame, unblock_frame
 from pyengine.gateway.members import Member, Members, Message
+from pyengine.gateway.memory import Memory
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.offers import Offers
 from pyengine.gateway.unblocks import Unblocks
@@ -313,9 +314,14 @@ def test_a_member_that_stalls_is_asked_for_less_often(
         assert offered(stream.next()) == ("next", 0)
 
 
+def some_members() -> Members:
+    """Members without streams yet."""
+    return Members(10, Memory(1_000_000), 1_000_000)
+
+
 def test_nothing_is_told_from_offers_that_were_not_asked_for() -> None:
     """While a member stalls its tasks count as not acquired, however long its pause."""
-    members = Members(10)
+    members = some_members()
     stream = members.join(Member("g", "a"), 1e9, 1e9)
     assert stream.offer(("t", 0), 10.0) and not stream.offer(("t", 0), 20.0)
     stream.stalled(11.0)
@@ -333,7 +339,7 @@ def test_nothing_is_told_from_offers_that_were_not_asked_for() -> None:
 
 def test_a_task_is_known_until_the_database_was_asked_for_it() -> None:
     """A member that may have nothing more is not asked for, so a missing offer means nothing either."""
-    stream = Members(10).join(Member("g", "a"), inf, inf)
+    stream = some_members().join(Member("g", "a"), inf, inf)
     assert stream.offer(("t", 0), 10.0)
     assert stream.unacquired(10.0) == 0
     assert not stream.offer(("t", 0), 20.0)
@@ -345,7 +351,7 @@ def test_a_task_is_known_until_the_database_was_asked_for_it() -> None:
 
 def test_a_task_that_was_refused_is_offered_again() -> None:
     """Once, and it counts as not acquired: a gateway under load asks for no further task in its place."""
-    members = Members(10)
+    members = some_members()
     stream = members.join(Member("g", "a"), inf, inf)
     assert stream.offer(("t", 0), 10.0)
     stream.stalled(1.0)
@@ -370,7 +376,7 @@ def test_a_member_with_all_its_tasks_gets_none_again() -> None:
     """What it has not acquired comes again and is not sent again; once it did not come, it is a new offer."""
 
     async def sent() -> list[int]:
-        due, members, found = Due(), Members(10), []
+        due, members, found = Due(), some_members(), []
         stream = members.join(Member("g", "a"), inf, inf)
         offers = Offers(cast(Any, due), members, Metrics(), dialect=current(None), max_unacquired=2)
         for ids in (["t", "u"], ["t", "u"], [], ["t", "u"]):
@@ -416,7 +422,7 @@ async def deliver(reports: Reports, members: Members, until: Callable[[], object
 
 def test_a_report_waits_on_one_stream_only() -> None:
     """However often its claim ends before a slow client has read it; again once that stream is closed."""
-    reports, members = Reports("p"), Members(10)
+    reports, members = Reports("p"), some_members()
     slow = members.join(Member("g", "a"), inf, inf)
     found: list[list[Message]] = []
 
@@ -439,7 +445,7 @@ def test_a_report_waits_on_one_stream_only() -> None:
 
 def test_a_report_moves_to_the_next_stream_of_its_member() -> None:
     """However often a client opens another one without reading: one copy waits, on the newest."""
-    reports, members = Reports("p"), Members(10)
+    reports, members = Reports("p"), some_members()
     streams = [members.join(Member("g", "a"), inf, inf)]
 
     def reopened() -> bool:
@@ -454,7 +460,7 @@ def test_a_report_moves_to_the_next_stream_of_its_member() -> None:
 
 def test_a_report_has_a_copy_for_each_gateway_at_most() -> None:
     """If the streams of all of them are read slowly, and all claims end before that."""
-    reports, gateways = Reports("p"), [Members(10) for _ in range(3)]
+    reports, gateways = Reports("p"), [some_members() for _ in range(3)]
     streams = [members.join(Member("g", f"m{n}"), inf, inf) for members in gateways for n in range(4)]
 
     async def all_deliver() -> None:
@@ -466,7 +472,7 @@ def test_a_report_has_a_copy_for_each_gateway_at_most() -> None:
 
 def test_a_report_goes_to_a_stream_that_takes_it() -> None:
     """Not to one that is about to end, of another member of the group."""
-    reports, members = Reports(*(f"p{n}" for n in range(20))), Members(10)
+    reports, members = Reports(*(f"p{n}" for n in range(20))), some_members()
     closing, other = members.join(Member("g", "a"), inf, 0.0), members.join(Member("g", "b"), inf, inf)
 
     asyncio.run(deliver(reports, members, lambda: reports.claims > 1))

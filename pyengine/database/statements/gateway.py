@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyengine.database.statements.procedures import Procedure
 
-__all__ = ["ACKNOWLEDGE", "OFFERS", "RPC", "UNBLOCKS"]
+__all__ = ["ACKNOWLEDGE", "OFFERS", "RPC", "UNBLOCKS", "claim_of_unblocks"]
 
 RPC = Procedure(
     signature="(request jsonb) -> answer jsonb, both in the protocol's envelope",
@@ -24,13 +24,32 @@ OFFERS = Procedure(
     ),
 )
 
-UNBLOCKS = Procedure(
-    signature="(addresses[], limit, ttl_ms) -> (promise_id, address, promise json, settled)",
-    sql=(
-        "select u.promise_id, u.address, u.promise::text as promise, "
-        "u.promise ->> 'state' <> 'pending' as settled "
-        "from durable.unblock_claim_many($1::text[], $2::integer, $3::integer) u"
-    ),
+
+def claim_of_unblocks(claimed: str) -> Procedure:
+    """Return the claim of unblock messages of one API, bounded by a number of bytes.
+
+    Args:
+        claimed: a query that claims them: promise_id, address, promise json, settled.
+    """
+    return Procedure(
+        signature=(
+            "(addresses[], limit, ttl_ms, most bytes) -> (promise_id, address, promise json, settled); "
+            "the promises behind so many bytes are null, except that of the first"
+        ),
+        sql=(
+            f"with claimed as materialized ({claimed}) "
+            "select n.promise_id, n.address, n.settled, "
+            "case when n.bytes <= $4::bigint or n.place = 1 then n.promise end as promise "
+            "from (select c.*, row_number() over w as place, sum(octet_length(c.promise)) over w as bytes "
+            "from claimed c window w as (rows unbounded preceding)) n"
+        ),
+    )
+
+
+UNBLOCKS = claim_of_unblocks(
+    "select u.promise_id, u.address, u.promise::text as promise, "
+    "u.promise ->> 'state' <> 'pending' as settled "
+    "from durable.unblock_claim_many($1::text[], $2::integer, $3::integer) u"
 )
 
 ACKNOWLEDGE = Procedure(

@@ -6,6 +6,7 @@ runs, workers, a decision. An answer is a status, a word, and what was asked for
 
 from __future__ import annotations
 
+from pyengine.database.statements.gateway import claim_of_unblocks
 from pyengine.database.statements.procedures import Procedure
 
 __all__ = [
@@ -158,12 +159,9 @@ OLDER_OFFERS = Procedure(
     ),
 )
 
-OLDER_UNBLOCKS = Procedure(
-    signature="(addresses[], limit, ttl_ms) -> (promise_id, address, promise json, settled)",
-    sql=(
-        "select u.promise_id, u.address, durable._wire_v0(r.promise)::text as promise, "
-        "r.promise ->> 'state' <> 'PENDING' as settled "
-        "from durable.unblock_claim_many($1::text[], $2::integer, $3::integer) u "
-        "cross join lateral durable._read_v0(u.promise_id, 0) as r (promise)"
-    ),
+OLDER_UNBLOCKS = claim_of_unblocks(
+    "select u.promise_id, u.address, durable._wire_v0(r.promise)::text as promise, "
+    "r.promise ->> 'state' <> 'PENDING' as settled "
+    "from durable.unblock_claim_many($1::text[], $2::integer, $3::integer) u "
+    "cross join lateral durable._read_v0(u.promise_id, 0) as r (promise)"
 )
