@@ -169,6 +169,14 @@ class _Connection(H11Protocol):
         elif self._head_handle is None and not self.transport.is_closing():
             self._expect_head()
 
+    def on_response_complete(self) -> None:
+        """Go on with the next request, whose head may have arrived in part."""
+        super().on_response_complete()
+        cycle: RequestResponseCycle | None = self.cycle
+        is_idle = cycle is None or cycle.response_complete
+        if is_idle and self.conn.trailing_data[0] and self._head_handle is None:
+            self._expect_head()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are no HTTP, perhaps in the middle of a request that is being answered."""
         cycle: RequestResponseCycle | None = self.cycle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import socket
@@ -251,6 +252,29 @@ def test_slow_bodies_make_room(opened: Callable[..., Gateway], monkeypatch: pyte
         slow[1].sendall(body[-1:])
         assert slow[1].recv(65_536).startswith(b"HTTP/1.1 404")
         assert figure(client, "body_bytes") == 0
+
+
+def test_slow_heads(opened: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that does not arrive in time ends its connection, also if bytes of it come again and again, and
+    behind a request that was answered; others are served meanwhile."""
+    monkeypatch.setattr(http_server, "_HEAD_S", 1.0)
+    gateway = opened()
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(gateway.url))
+        starts = [b"", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /"]
+        starts += [b"POST / HTTP/1.1\r\na: "] * 30
+        heads = [stack.enter_context(deaf(gateway.url, start)) for start in starts]
+        assert client.create("meanwhile")["state"] == "pending"
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            late = time.monotonic() + WAIT_S
+            while True:
+                heads[-1].sendall(b"b: c\r\nd: ")
+                assert time.monotonic() < late
+                time.sleep(0.02)
+        for one in heads[:-1]:
+            while one.recv(65_536):
+                pass
+        assert client.create("afterwards")["state"] == "pending"
 
 
 def resident(process: subprocess.Popen[bytes], field: str) -> int:
