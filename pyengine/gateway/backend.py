@@ -116,19 +116,17 @@ class Backend:
         await self._probe.close()
         await self.pool.close()
 
-    async def rpc(self, envelope: dict[str, Any]) -> dict[str, Any]:
+    async def rpc(self, kind: str, text: str) -> dict[str, Any]:
         """Return the database's answer to a request of the protocol.
 
         Args:
-            envelope: the request.
+            kind: its kind.
+            text: the request as JSON.
 
         Raises:
             Refused: the database does not take the request, or is not there.
         """
-        kind = envelope.get("kind")
-        repeatable = isinstance(kind, str) and kind.startswith(_REPEATABLE)
-        text = msgspec.json.encode(envelope).decode()
-        answer = await self.ask(RPC, text, repeatable=repeatable)
+        answer = await self.ask(RPC, text, repeatable=kind.startswith(_REPEATABLE))
         decoded: dict[str, Any] = msgspec.json.decode(answer)
         if decoded["head"]["status"] == 503:
             # the one refusal of the database that is about the database

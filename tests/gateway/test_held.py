@@ -174,12 +174,12 @@ def test_a_request_behind_a_pooler(pooled: str, direct: str) -> None:
         await backend.open()
         try:
             create, _, settle = requests("h")
-            assert (await backend.rpc(create))["head"]["status"] == 200
+            assert (await backend.rpc(create["kind"], json.dumps(create)))["head"]["status"] == 200
             with psycopg.connect(direct) as user:
                 user.execute("select from durable._promises for update")
                 with pytest.raises(Refused) as refused:
-                    await backend.rpc(settle)
-            assert (await backend.rpc(settle))["head"]["status"] == 200
+                    await backend.rpc(settle["kind"], json.dumps(settle))
+            assert (await backend.rpc(settle["kind"], json.dumps(settle)))["head"]["status"] == 200
             return refused.value
         finally:
             await backend.close()

@@ -8,6 +8,7 @@ import functools
 import json
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +19,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyengine.gateway import http_server, memory, outgoing, unblocks
+from pyengine.gateway.backend import Backend
 from pyengine.gateway.config import MAX_OUTGOING_BYTES
+from pyengine.gateway.envelope import refusal
 from pyengine.gateway.memory import Memory, Share
 from tests.gateway.http_client import FAR, WAIT_S, Client, Poll, post_head
 from tests.gateway.test_killed import Gateways, free_port
@@ -252,6 +255,24 @@ def test_slow_bodies_make_room(opened: Callable[..., Gateway], monkeypatch: pyte
         slow[1].sendall(body[-1:])
         assert slow[1].recv(65_536).startswith(b"HTTP/1.1 404")
         assert figure(client, "body_bytes") == 0
+
+
+def test_a_request_that_waits_is_its_text(
+    opened: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objects that were read from it, with many times its bytes, do not wait for the database with it."""
+    blocks: list[int] = []
+
+    async def rpc(self: Backend, kind: str, text: str) -> dict[str, Any]:
+        blocks.append(sys.getallocatedblocks())
+        return refusal(kind, "c", 404, "nothing")
+
+    monkeypatch.setattr(Backend, "rpc", rpc)
+    with Client(opened().url) as client:
+        for count in (1, 300_000):
+            request = client.envelope("promise.get", id="a", tags=[{}] * count)
+            assert client.post(request).status_code == 404
+    assert blocks[1] - blocks[0] < 100_000
 
 
 def test_slow_heads(opened: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch) -> None:
