@@ -25,6 +25,7 @@ from pyengine.gateway.envelope import Refused
 from tests.conftest import Connection
 from tests.gateway.http_client import WAIT_S, Client, Poll
 from tests.gateway.receivers import Receiver, Reply
+from tests.gateway.test_legacy import Legacy, LegacyPoll
 from tests.gateway.test_push import report, unblocks, until
 from tests.support.cluster import make_folder
 from tests.support.gateway import Gateway
@@ -51,16 +52,49 @@ def until_status(client: Client, path: str, status: int) -> None:
         time.sleep(0.05)
 
 
+OLDER_REQUESTS: list[tuple[str, str, Any]] = [
+    ("GET", "/promises/a", None),
+    ("GET", "/promises", None),
+    ("POST", "/promises", {"id": "a", "timeout": 1}),
+    ("PATCH", "/promises/a", {"state": "RESOLVED"}),
+    ("POST", "/promises/subscribe/a", {"id": "s", "timeout": 1, "recv": "g"}),
+    ("POST", "/tasks/claim", {"id": "a", "counter": 1, "processId": "w", "ttl": 1}),
+    ("POST", "/tasks/heartbeat", {"processId": "w"}),
+    ("DELETE", "/schedules/a", None),
+]
+
+
+def refused_by_older_api(gateway: Gateway) -> None:
+    """Each request is 503, in the form of the older API, on both ports."""
+    with Legacy(gateway.url) as one, Legacy(gateway.legacy_url) as other:
+        for client in (one, other):
+            for method, path, body in OLDER_REQUESTS:
+                answer = client.http.request(method, path, json=body)
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), path
+                assert answer.json()["error"]["code"] == 50300
+
+
+def served_by_older_api(gateway: Gateway, stream: Poll) -> None:
+    """A promise is made, and its task is invoked on a stream that was open all the time."""
+    with Legacy(gateway.url) as client:
+        client.create("o", "poll://any@o")
+        message = stream.next()
+        assert message is not None and message["task"]["id"] == "o"
+        assert client.claim("o")[0] == 201
+
+
 @pytest.mark.session("restarts the server")
 def test_the_database_goes_and_comes(own_server: EmbeddedPostgres) -> None:
-    """503 with an envelope and Retry-After meanwhile, /ready says so, /health does not; a stream that was
-    open gets what is due afterwards; a report that was taken meanwhile does not come again."""
+    """503 with an envelope and Retry-After meanwhile, in the older API with its error; /ready says so,
+    /health does not; streams of both that were open get what is due afterwards; a report that was taken
+    meanwhile does not come again."""
     migrate.install(own_server.dsn)
     with ExitStack() as stack:
         taken = threading.Event()
         receiver = stack.enter_context(Receiver(lambda got: Reply(status=200 if taken.wait(WAIT_S) else 500)))
-        gateway = stack.enter_context(Gateway(own_server.dsn, push_private=("127.0.0.1",)))
+        gateway = stack.enter_context(Gateway(own_server.dsn, push_private=("127.0.0.1",), legacy_port=0))
         client = stack.enter_context(Client(gateway.url))
+        older = stack.enter_context(LegacyPoll(gateway.legacy_url, "o", "a"))
         with Poll(gateway.url, "g", "a") as stream:
             report(client, "pushed", receiver.url)
             receiver.next()
@@ -69,6 +103,7 @@ def test_the_database_goes_and_comes(own_server: EmbeddedPostgres) -> None:
             answer = client.post(client.envelope("promise.get", id="a"))
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
             assert answer.json()["data"] == "the database is not available"
+            refused_by_older_api(gateway)
             until_status(client, "/ready", 503)
             assert client.http.get(gateway.url + "/health").status_code == 200
             own_server.start()
@@ -76,6 +111,7 @@ def test_the_database_goes_and_comes(own_server: EmbeddedPostgres) -> None:
             client.create("after", "poll://any@g")
             message = stream.next()
             assert message is not None and message["data"]["task"]["id"] == "after"
+            served_by_older_api(gateway, older)
             client.create("p", **{"resonate:external": "true"})
             client.ask("promise.register_listener", awaited="p", address="poll://uni@g/a")
             client.ask("promise.settle", id="p", state="resolved")
