@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import socket
@@ -9,6 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -17,6 +20,7 @@ import pytest
 
 from tests.conftest import Connection
 from tests.gateway.http_client import VERSION, Client
+from tests.gateway.test_tokens import EC_KEY, OTHER_KEY, pem, token
 from tests.support.gateway import Gateway
 
 SECONDS, FULL_SECONDS = 4, 600
@@ -62,16 +66,39 @@ OLDER_PATHS = [
 ]
 
 
-class Fuzzer:
-    """Requests at random, most of them nearly right."""
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """A way into a gateway, and the tokens that are tried there."""
 
-    def __init__(self, url: str, seed: int) -> None:
+    name: str
+    url: str
+    tokens: list[str] = field(default_factory=list)
+
+
+class Fuzzer:
+    """Requests at random, most of them nearly right, each through one of several doors."""
+
+    def __init__(self, doors: list[Door], seed: int) -> None:
         self.random = random.Random(seed)
-        self.url = url
-        self.place = urlsplit(url)
+        self.doors = doors
+        self.door = doors[0]
         self.http = httpx.Client(timeout=60)
-        self.statuses: Counter[str] = Counter()
+        self.statuses: Counter[tuple[str, str]] = Counter()
         self.slowest_s = 0.0
+
+    def step(self) -> None:
+        """One request."""
+        self.door = self.random.choice(self.doors)
+        self.random.choices([self.post, self.older, self.get, self.junk], [20, 20, 3, 1])[0]()
+
+    def authorization(self) -> dict[str, str]:
+        """A header with a token, if the door has any."""
+        if not self.door.tokens or self.random.random() < 0.1:
+            return {}
+        found = self.random.choice(self.door.tokens)
+        if self.random.random() < 0.5:
+            return {"authorization": f"Bearer {found}"}
+        return {"authorization": "Basic " + base64.b64encode(f"any:{found}".encode()).decode()}
 
     def value(self, depth: int = 0) -> Any:
         """Any JSON."""
@@ -135,6 +162,8 @@ class Fuzzer:
     def body(self) -> bytes:
         """A request, perhaps spoilt."""
         head: Any = {"corrId": "c", "version": VERSION, "resonate:origin": "a"}
+        if self.door.tokens and self.random.random() < 0.3:
+            head["auth"] = self.random.choice([*self.door.tokens, self.value()])
         request: Any = {"kind": self.random.choice(KINDS), "head": head, "data": self.data()}
         if self.random.random() < 0.1:
             request[self.random.choice(["kind", "head", "data"])] = self.value()
@@ -155,7 +184,8 @@ class Fuzzer:
     def post(self) -> None:
         """A request to the endpoint of the protocol."""
         begun_s = time.monotonic()
-        answer = self.http.post(self.url, content=self.body(), headers={"content-type": "application/json"})
+        headers = {"content-type": "application/json", **self.authorization()}
+        answer = self.http.post(self.door.url, content=self.body(), headers=headers)
         self.slowest_s = max(self.slowest_s, time.monotonic() - begun_s)
         told = answer.json()
         self.count("POST /", answer)
@@ -166,7 +196,7 @@ class Fuzzer:
         """A request to the older API."""
         method, _, path = self.random.choice(OLDER_PATHS).partition(" ")
         id = quote(self.random.choice([*TEXTS, "a", "b", "a.1"]).encode(errors="replace"), safe="*/")
-        url = self.url + path.format(id)
+        url = self.door.url + path.format(id)
         if method == "GET" and self.random.random() < 0.5:
             names = ["id", "state", "limit", "cursor", "tags[a]"]
             url += "?" + urlencode(
@@ -177,7 +207,7 @@ class Fuzzer:
             if self.random.random() < 0.5
             else {}
         )
-        headers["strict"] = self.random.choice(["true", "False", "?"])
+        headers |= {"strict": self.random.choice(["true", "False", "?"]), **self.authorization()}
         body = b"" if method in ("GET", "DELETE") else self.spoilt(json.dumps(self.older_data()).encode())
         begun_s = time.monotonic()
         answer = self.http.request(method, url, content=body, headers=headers)
@@ -199,12 +229,14 @@ class Fuzzer:
             "/poll/" + "/".join(parts),
             "/".join(["", *parts]),
         ]
-        with self.http.stream(method, self.url + self.random.choice(paths)) as answer:
+        url, headers = self.door.url + self.random.choice(paths), self.authorization()
+        with self.http.stream(method, url, headers=headers) as answer:
             self.count(method, answer)
 
     def junk(self) -> None:
         """Bytes that may be no HTTP at all."""
-        with socket.create_connection((self.place.hostname, self.place.port), timeout=60) as sock:
+        place = urlsplit(self.door.url)
+        with socket.create_connection((place.hostname, place.port), timeout=60) as sock:
             line = self.random.choice(
                 [b"POST / HTTP/1.1", b"GET /poll/g/p HTTP/1.1", b"\x16\x03\x01", b"GET /"]
             )
@@ -218,35 +250,73 @@ class Fuzzer:
                 sock.shutdown(socket.SHUT_WR)
                 found = sock.recv(65536)
                 assert b"Traceback" not in found and not found.startswith(b"HTTP/1.1 5")
-        self.statuses["bytes"] += 1
+        self.statuses["bytes", self.door.name] += 1
 
     def count(self, name: str, answer: httpx.Response, allowed: set[int] = ALLOWED) -> None:
         """Check and count a status."""
-        self.statuses[f"{name} {answer.status_code}"] += 1
+        self.statuses[f"{name} {answer.status_code}", self.door.name] += 1
         assert answer.status_code in allowed, (name, answer.read())
+
+
+def tokens() -> list[str]:
+    """Tokens of several kinds, and texts that are none."""
+    good = [token(role="admin"), token(prefix=""), token(prefix="a"), token(prefix="", groups=["g"])]
+    bad = [
+        token(OTHER_KEY, role="admin"),
+        token(exp=1),
+        token(),
+        token(prefix=5),
+        token(groups="g"),
+        "x",
+        ".",
+    ]
+    return [*good, *good, *bad, good[0][:-3], good[0].replace(".", "..")]
+
+
+@pytest.fixture
+def doors(opened: Callable[..., Gateway], tmp_path: Path) -> list[Door]:
+    """A gateway without tokens, the port of the older API, and a gateway with tokens, before one database."""
+    key = tmp_path / "key.pem"
+    key.write_bytes(pem(EC_KEY))
+    limits = {"max_body_bytes": MAX_BODY, "body_idle_s": 0.5}
+    without, needed = opened(legacy_port=0, **limits), opened(auth_key=key, **limits)
+    return [
+        Door(name="no token", url=without.url),
+        Door(name="older port", url=without.legacy_url),
+        Door(name="tokens", url=needed.url, tokens=tokens()),
+    ]
 
 
 def test_fuzz(
     request: pytest.FixtureRequest,
     conn: Connection,
-    opened: Callable[..., Gateway],
+    doors: list[Door],
     seed: int,
     figures: Callable[[str, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Random requests of both APIs, spoilt ones, other paths and bytes: no 500, no traceback, and the laws
-    hold.
+    """Random requests of both APIs, spoilt ones, other paths and bytes, with tokens and without, on both
+    ports: no 500, no traceback, and the laws hold.
     """
     seconds = FULL_SECONDS if request.config.getoption("--full") else SECONDS
-    gateway = opened(max_body_bytes=MAX_BODY, body_idle_s=0.5)
-    fuzzer = Fuzzer(gateway.url, seed)
+    fuzzer = Fuzzer(doors, seed)
     ends_s = time.monotonic() + seconds
     while time.monotonic() < ends_s:
-        fuzzer.random.choices([fuzzer.post, fuzzer.older, fuzzer.get, fuzzer.junk], [20, 20, 3, 1])[0]()
-    with Client(gateway.url) as client:
-        assert client.create("afterwards")["state"] == "pending"
+        fuzzer.step()
+    for number, door in enumerate(doors):
+        with Client(door.url, door.tokens[0] if door.tokens else None) as client:
+            assert client.create(f"afterwards-{number}")["state"] == "pending"
     assert "Traceback" not in caplog.text
-    counts = "\n".join(f"| {name} | {n} |" for name, n in sorted(fuzzer.statuses.items()))
     text = f"{fuzzer.statuses.total()} requests in {seconds} s, seed {seed}; the slowest answer took "
     text += f"{fuzzer.slowest_s * 1000:.0f} ms; no 500, no traceback, `durable.check()` empty afterwards."
-    figures("fuzz", f"{text}\n\n| request | answers |\n| --- | ---: |\n{counts}\n")
+    figures("fuzz", f"{text}\n\n{table(fuzzer)}\n")
+
+
+def table(fuzzer: Fuzzer) -> str:
+    """How often each request had each status, with a column for each door."""
+    names = [door.name for door in fuzzer.doors]
+    lines = [f"| request | {' | '.join(names)} |", f"| --- |{' ---: |' * len(names)}"]
+    for request in sorted({request for request, _ in fuzzer.statuses}):
+        counts = " | ".join(str(fuzzer.statuses[request, name]) for name in names)
+        lines.append(f"| {request} | {counts} |")
+    return "\n".join(lines)
