@@ -35,12 +35,11 @@ from pyengine.gateway.housekeeping import Housekeeping
 from pyengine.gateway.legacy import Legacy
 from pyengine.gateway.members import Members
 from pyengine.gateway.memory import Memory
-from pyengine.gateway.metrics import Metrics
+from pyengine.gateway.metrics import Metrics, Probes
 from pyengine.gateway.offers import Offers
 from pyengine.gateway.outgoing import Outgoing
 from pyengine.gateway.poll import Poll
 from pyengine.gateway.polling import Poller
-from pyengine.gateway.probes import Probes
 from pyengine.gateway.rpc import Rpc
 from pyengine.gateway.tokens import Verifier
 from pyengine.gateway.unblocks import Unblocks

@@ -13,6 +13,7 @@ system has them; a message that finds no room comes again later.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,8 +22,10 @@ from typing import NamedTuple, TypeAlias
 
 from pyengine.gateway.memory import Memory, Share
 
-__all__ = ["Full", "Member", "Members", "Message", "Stream"]
+__all__ = ["Full", "Member", "Members", "Message", "Stream", "is_routable"]
 
+_ADDRESS_BYTES_MAX = 1024
+_MEMBER = re.compile(r"[^/@\s\x00-\x20\x7f]+/[^/\s\x00-\x20\x7f]+")
 _QUEUE_MAX = 256
 _STALLED_S, _STALLED_MAX_S = 1.0, 30.0
 
@@ -298,3 +301,10 @@ class Members:
         self._closed = True
         for stream in tuple(self._open):
             stream.end("stopping")
+
+
+def is_routable(group: str, pid: str) -> bool:
+    """Return whether messages can be addressed to this member."""
+    place = f"{group}/{pid}"
+    longest = _ADDRESS_BYTES_MAX - len("poll://uni@")
+    return _MEMBER.fullmatch(place) is not None and len(place.encode()) <= longest

@@ -1,7 +1,8 @@
-"""Figures of a gateway, for Prometheus.
+"""Figures of a gateway, for Prometheus, and the other questions of operators.
 
-Lives here: what is counted and timed. May not: where. Design: labels have few values: kinds of the protocol,
-statuses, kinds of messages; never an id, a group or a process.
+Lives here: what is counted and timed, and `/health`, `/ready`, `/metrics`. May not: where it is counted,
+questions of clients. Design: labels have few values: kinds of the protocol, statuses, kinds of messages;
+never an id, a group or a process. So operators need no token: no id and no value is shown.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+from pyengine.gateway.backend import Backend
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+__all__ = ["Metrics", "Probes"]
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _KINDS = frozenset(
@@ -91,3 +94,30 @@ class Metrics:
     def text(self) -> bytes:
         """Return all figures as Prometheus reads them."""
         return generate_latest(self._registry)
+
+
+class Probes:
+    """The endpoints of operators.
+
+    Args:
+        backend: the database.
+        metrics: the figures.
+    """
+
+    def __init__(self, backend: Backend, metrics: Metrics) -> None:
+        self._backend = backend
+        self._metrics = metrics
+
+    async def health(self, request: Request) -> Response:
+        """Answer that the process is there."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """Answer whether requests can be served: the database answers."""
+        if await self._backend.is_ready():
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "the database is not available"}, 503, {"retry-after": "1"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer the figures."""
+        return Response(self._metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})

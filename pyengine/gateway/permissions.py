@@ -1,20 +1,29 @@
 """Permissions: which requests a token allows.
 
-Lives here: the ids and addresses that a request names, and the comparison with the claims of its token. May
-not: the check of a token (tokens.py). Design: a request is allowed if everything that it names is, the
-requests inside it too. A field that is not a text is left to the database, which refuses the request before
-it looks anything up.
+Lives here: the ids and addresses that a request names, the group of an address as clients write it, and the
+comparison with the claims of its token. May not: the check of a token (tokens.py), more forms of an address
+than the canonicaliser of the schema takes (sql/logic/10_base/50_addresses.sql). Design: a request is allowed
+if everything that it names is, the requests inside it too. A form that is not known here has no group, so a
+token that is limited to groups does not reach it. A field that is not a text is left to the database, which
+refuses the request before it looks anything up.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from pyengine.gateway.addresses import group_of
 from pyengine.gateway.tokens import Claims
 
-__all__ = ["Forbidden", "check", "check_poll", "narrow", "prefix_of", "withhold"]
+__all__ = ["Forbidden", "check", "check_poll", "group_of", "narrow", "prefix_of", "withhold"]
+
+_FORMS = (
+    re.compile(r"poll://(?:any|uni)@([^/@]+)(?:/[^/]+)?", re.IGNORECASE),
+    re.compile(r"poll://([^/@:]+)(?:/[^/]+)?", re.IGNORECASE),
+    re.compile(r"poll://([^/@:]+):[^/@:]+", re.IGNORECASE),
+    re.compile(r"([^/@:]+)"),
+)
 
 _BY_ID = frozenset(
     {
@@ -152,3 +161,11 @@ def _parts(kind: str, data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
     for one in [data.get("action"), *(actions if isinstance(actions, list) else [])]:
         if isinstance(one, dict) and isinstance(one.get("data"), dict):
             yield str(one.get("kind")), one["data"]
+
+
+def group_of(address: str) -> str | None:
+    """Return the group of an address of members, in any form; None for another address."""
+    for form in _FORMS:
+        if found := form.fullmatch(address):
+            return found[1]
+    return None

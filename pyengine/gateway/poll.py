@@ -18,10 +18,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from pyengine.gateway.addresses import is_routable
 from pyengine.gateway.config import GatewayConfig
 from pyengine.gateway.frames import COMMENT, CONNECTED
-from pyengine.gateway.members import Full, Member, Members, Stream
+from pyengine.gateway.members import Full, Member, Members, Stream, is_routable
 from pyengine.gateway.outgoing import STUCK_S, Outgoing, drain, write
 from pyengine.gateway.permissions import Forbidden, check_poll
 from pyengine.gateway.tokens import TokenRefused, Verifier

@@ -20,9 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pyengine.errors import InvalidRequest
-from pyengine.gateway.addresses import group_of
 from pyengine.gateway.config import GatewayConfig
-from pyengine.gateway.permissions import Forbidden, check, check_poll
+from pyengine.gateway.permissions import Forbidden, check, check_poll, group_of
 from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
 from tests.gateway.http_client import FAR, Client, Poll
 from tests.support.gateway import Gateway
