@@ -145,7 +145,7 @@ class AdapterWorker:
         await self._database.open()
         self._side = ConnectionPool(self._database, "adapters", _CONNECTIONS, min_open=1)
         queues = [f"adapter:{name}" for name in self.adapters]
-        hello: tuple[Any, ...] = (self.id, queues, [], [], about_process(), [], None)
+        hello: tuple[Any, ...] = (self.id, queues, [], [], about_process(), [], None, None)
         try:
             settings = (await hello_when_adopted(self._database, self._side, hello))["settings"]
             await self._listener.start()
