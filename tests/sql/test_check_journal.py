@@ -106,7 +106,9 @@ LAWS: dict[str, Break] = {
     ),
     X3: Break(rows=(("step_scheduled", 0), ("attempt_started", 0, 2))),
     "suspended_within_the_journal": Break(H.format("suspend_seq = next_seq + 1", "b")),
-    "C-2 status_is_the_verdict": Break(P.format("state = 'rejected'", "e")),
+    "C-2 status_is_the_verdict": Break(
+        P.format("state = 'rejected'", "e"), also="failed_run_says_how_and_when"
+    ),
     "INV-4 wait_is_the_last_of_the_journal": Break(H.format("wait_kind = 'any', wait_left = 1", "b")),
     "time_does_not_go_back": Break(J.format("ts = 1", "m", "x.seq = 1"), rows=(("random_generated", 0),)),
     "request_stands_before_what_it_ends": Break(
