@@ -18,7 +18,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import msgspec
 
@@ -30,7 +30,7 @@ from pyengine.database.failure_log import FailureLog
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.procedures import BYE, HEARTBEAT
+from pyengine.database.statements.procedures import BYE, HEARTBEAT, Hello
 from pyengine.errors import EngineError, InvalidRequest, PayloadTooLarge
 from pyengine.worker.blocked_runs import BlockedRuns
 from pyengine.worker.lease_heartbeat import about_process, hello_when_adopted
@@ -145,7 +145,7 @@ class AdapterWorker:
         await self._database.open()
         self._side = ConnectionPool(self._database, "adapters", _CONNECTIONS, min_open=1)
         queues = [f"adapter:{name}" for name in self.adapters]
-        hello: tuple[Any, ...] = (self.id, queues, [], [], about_process(), [], None, None)
+        hello = Hello(self.id, queues, [], [], about_process(), [])
         try:
             settings = (await hello_when_adopted(self._database, self._side, hello))["settings"]
             await self._listener.start()

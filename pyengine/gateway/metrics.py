@@ -36,7 +36,7 @@ class Metrics:
         messages: messages that were sent on streams, by kind.
         messages_put_off: messages that found no room beside what clients have not taken yet, by kind.
         slow_clients: connections that were cut off because their clients read too slowly, by what they read.
-        pushes_given_up: reports that their receivers will not get.
+        pushes_given_up: unblock messages that their receivers will not get.
     """
 
     def __init__(self) -> None:

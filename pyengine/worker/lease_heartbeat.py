@@ -32,7 +32,7 @@ import msgspec
 
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRESENT, TAKE_PRESENCE
+from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRESENT, TAKE_PRESENCE, Hello
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.turn import Lease
 from pyengine.sources import VERSION
@@ -66,7 +66,7 @@ class Vitals:
         main_thread: identifier of the thread of the worker's loop.
     """
 
-    hello: tuple[Any, ...]
+    hello: Hello
     idle: tuple[Any, ...]
     leases: Callable[[], list[Lease]]
     lost: Callable[[list[Lease]], None]
@@ -87,7 +87,7 @@ def about_process() -> str:
     return msgspec.json.encode(about).decode()
 
 
-async def send_hello(link: ReconnectingConnection | ConnectionPool, hello: tuple[Any, ...]) -> dict[str, Any]:
+async def send_hello(link: ReconnectingConnection | ConnectionPool, hello: Hello) -> dict[str, Any]:
     """Register the worker and return the answer: number, settings, now, codes, what could not be written.
 
     Raises:
@@ -98,7 +98,7 @@ async def send_hello(link: ReconnectingConnection | ConnectionPool, hello: tuple
 
 
 async def hello_when_adopted(
-    database: Database, link: ReconnectingConnection | ConnectionPool, hello: tuple[Any, ...]
+    database: Database, link: ReconnectingConnection | ConnectionPool, hello: Hello
 ) -> dict[str, Any]:
     """Register the worker as `send_hello` does; wait while the database is a copy that was not adopted.
 
@@ -129,7 +129,7 @@ class Heartbeat:
     def __init__(self, database: Database, vitals: Vitals, *, ttl_ms: int, stall_limit_ms: int) -> None:
         self._database = database
         self._vitals = vitals
-        self._worker: str = vitals.hello[0]
+        self._worker: str = vitals.hello.worker
         self._every_s = ttl_ms / 2000
         self._stall_limit_s = stall_limit_ms / 1000
         self._thread = threading.Thread(target=self._run, name="pyengine-heartbeat", daemon=True)

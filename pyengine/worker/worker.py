@@ -31,7 +31,7 @@ from pyengine.database.declarations import Declarations
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.procedures import BYE, PRESENT
+from pyengine.database.statements.procedures import BYE, PRESENT, Hello
 from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry
@@ -173,8 +173,17 @@ class Worker:
         names, versions = [one.name for one in workflows], [one.version for one in workflows]
         digests = [one.digest(loop_version) for one in workflows]
         signals = msgspec.json.encode([self._registry.signals(one).registration() for one in workflows])
-        of_workflows = (digests, signals.decode(), [one.queue for one in workflows])
-        hello = (self.id, list(self.queues), names, versions, about_process(), *of_workflows)
+        own_queues = [one.queue for one in workflows]
+        hello = Hello(
+            self.id,
+            list(self.queues),
+            names,
+            versions,
+            about_process(),
+            digests,
+            signals.decode(),
+            own_queues,
+        )
         self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self.database, "work", _WORK)
         self._declarations = Declarations(self._side, self._registry)
@@ -268,7 +277,7 @@ class Worker:
             }
         )
 
-    def _serve(self, hello: tuple[Any, ...], settings: dict[str, int]) -> None:
+    def _serve(self, hello: Hello, settings: dict[str, int]) -> None:
         self._listener.subscribe("durable_ready", self._hinted)
         self._listener.subscribe("durable_settled", self._poller.hinted)
         self._tick_loop()

@@ -291,7 +291,7 @@ def test_a_run_that_failed_says_how_and_when(conn: Connection, clock: Clock) -> 
     }
 
 
-def test_a_settlement_of_before_is_completed(conn: Connection) -> None:
+def test_a_settlement_by_the_older_function_is_completed(conn: Connection) -> None:
     """The backfill of migration 0008 gives a failed run what an older settlement did not write."""
     step = next((Path(__file__).parents[2] / "migrations").glob("0008_*")).read_text()
     held = begin_run(conn, "r")

@@ -58,6 +58,7 @@ __all__ = [
     "WHY_ALL",
     "WHY_MANY",
     "WORKER_PROTOCOL",
+    "Hello",
     "Procedure",
     "StartRequest",
 ]
@@ -126,6 +127,31 @@ SEE_MARK = Procedure(
     signature="(number) -> boolean, true if another session of this database has that lock",
     sql="select not pg_try_advisory_xact_lock_shared(1685417571, $1)",
 )
+
+
+class Hello(NamedTuple):
+    """The parameters of `durable.worker_hello_v1`, in their order.
+
+    Args:
+        worker: id of the worker.
+        queues: queues that it claims from.
+        workflows: names of its workflows.
+        versions: version of each.
+        about: what it says about its process, as JSON.
+        digests: digest of the code of each workflow.
+        signals: the signals that each receives, as JSON; None: none is registered.
+        own_queues: the queue that each declares; None for all keeps what was registered.
+    """
+
+    worker: str
+    queues: list[str]
+    workflows: list[str]
+    versions: list[str]
+    about: str
+    digests: list[str]
+    signals: str | None = None
+    own_queues: list[str | None] | None = None
+
 
 HELLO = Procedure(
     signature="(worker, queues[], workflows[], versions[], about jsonb, digests[],"
