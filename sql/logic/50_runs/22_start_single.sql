@@ -57,6 +57,7 @@ create or replace function durable._start_single(
 returns durable.start_record language plpgsql volatile
 as $$
 declare
+  v_request durable._start_request := p_request;
   v_queue text;
   v_now bigint;
   v_run text;
@@ -76,7 +77,7 @@ begin
     if not (found or p_request.any_workflow) then
       perform durable._check_workflow(p_request.workflow);
     end if;
-    p_request.queue := coalesce(p_request.queue, v_queue, 'default');
+    v_request.queue := coalesce(p_request.queue, v_queue, 'default');
   end if;
   if p_request.key is null and (p_fresh or p_request.id is null) then
     v_now := durable._now_ms();
@@ -90,13 +91,13 @@ begin
     v_now := durable._now_ms();
   end if;
   if p_notify and p_request.delay_ms is null and not v_is_copy then
-    v_worker := durable._try_lock_idle(p_request, v_run, p_reply, v_now);
+    v_worker := durable._try_lock_idle(v_request, v_run, p_reply, v_now);
   end if;
   v_execution := durable._next_execution();
-  if not durable._insert_run(p_request, v_run, v_execution, v_worker, v_now) then
+  if not durable._insert_run(v_request, v_run, v_execution, v_worker, v_now) then
     return null;
   elsif v_worker.worker is not null then
-    perform durable._hand_off(v_worker, v_execution, p_request, p_reply, v_now);
+    perform durable._hand_off(v_worker, v_execution, v_request, p_reply, v_now);
   elsif p_notify then
     perform durable._notify('durable_ready');
   end if;
