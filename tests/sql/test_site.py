@@ -5,6 +5,7 @@ nothing, and no message leaves. People may read and write. A copy in which nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -306,6 +307,32 @@ def copied(direct: str, copy_of: Callable[[str], str]) -> Iterator[Connection]:
         live(conn)
     with session(copy_of("template")) as conn:
         yield conn
+
+
+ASK_OFTEN = """
+do $$
+begin
+  for n in 1..400 loop
+    if not durable._is_copy() then
+      raise 'taken for adopted at look %', n;
+    end if;
+    commit;
+  end loop;
+end
+$$
+"""
+
+
+@pytest.mark.unlawful("the original is not used")
+def test_sessions_that_ask_at_once_all_find_a_copy(copied: Connection) -> None:
+    """What one session does to find out is not taken by another one for an adoption."""
+
+    def look(_: int) -> None:
+        with session(copied.info.dsn) as conn:
+            conn.execute(ASK_OFTEN)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(look, range(3))) == [None] * 3
 
 
 @pytest.mark.unlawful("the original is not used")

@@ -231,10 +231,13 @@ def test_a_fork_sets_its_values_again(dsn: str) -> None:
 def test_a_watch_ends_with_the_run(dsn: str) -> None:
     """It shows the present state, what changes, and the end; of a run that is not there, nothing."""
     app = App(dsn)
+    seen: list[RunStatus] = []
 
     @app.step
-    async def work() -> None:
-        await asyncio.sleep(0.3)
+    async def work(number: int) -> None:
+        async with asyncio.timeout(20):
+            while not any(one.progress and one.progress.done == number for one in seen):
+                await asyncio.sleep(0.02)
 
     @app.workflow
     async def child(number: int) -> None:
@@ -246,12 +249,13 @@ def test_a_watch_ends_with_the_run(dsn: str) -> None:
         await ctx.map(child, range(3), return_exceptions=True)
         for number in range(3):
             ctx.progress(number, 3)
-            await work()
+            await work(number)
 
     async def main() -> None:
         async with serving(app) as client:
             run = await client.start(go)
-            seen = [status async for status in run.watch()]
+            async for status in run.watch():
+                seen.append(status)
             assert seen[-1].state == "completed"
             assert seen[-1].children == ChildCounts(total=3, done=2, failed=1, running=0)
             assert {one.progress.done for one in seen if one.progress} == {0, 1, 2}

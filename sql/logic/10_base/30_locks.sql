@@ -195,6 +195,25 @@ end
 $$;
 comment on function durable._is_free(integer) is 'True if no other session has this lock at this moment. The lock is given back at once.';
 
+create or replace function durable._is_owned(p_key integer)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_shared boolean;
+begin
+  begin
+    -- an exclusive try would take another session that asks the same for an owner
+    v_shared := pg_try_advisory_xact_lock_shared(p_key, 0);
+    perform durable._start_over();
+  exception when sqlstate 'WF099' then
+    null;
+  end;
+  return not v_shared;
+end
+$$;
+comment on function durable._is_owned(integer) is
+  'True if another session has this lock for itself alone at this moment. Nothing is kept, and sessions that ask at once do not see each other.';
+
 create or replace function durable._try_lock_out_bulk_starts()
 returns boolean language sql volatile
 as $$ select pg_try_advisory_xact_lock_shared(1685417582, 0) and durable._is_free(1685417578) $$;

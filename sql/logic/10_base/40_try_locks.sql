@@ -250,7 +250,7 @@ create or replace function durable._try_lock_idle_copy()
 returns boolean language plpgsql volatile
 as $$
 begin
-  return durable._try_lock_site() and pg_try_advisory_xact_lock_shared(1685417585, 0);
+  return durable._try_lock_site() and pg_try_advisory_xact_lock(1685417585, 0);
 end
 $$;
 comment on function durable._try_lock_idle_copy() is

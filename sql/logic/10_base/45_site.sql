@@ -38,12 +38,8 @@ comment on function durable._could_run() is
   'Whether anything is here that could run by itself: an unfinished task, a schedule, a deadline, a message, or a job to be cancelled.';
 
 create or replace function durable._is_being_adopted()
-returns boolean language plpgsql volatile
-as $$
-begin
-  return not durable._is_free(1685417585);
-end
-$$;
+returns boolean language sql volatile
+as $$ select durable._is_owned(1685417585) $$;
 comment on function durable._is_being_adopted() is
   'True if an open transaction has found that nothing could run in this copy, and adopts it with its commit. All that could run was written since then.';
 
