@@ -45,10 +45,10 @@ class Listening:
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Its port; 0 takes a free one.")] = (
         8001
     )
-    legacy_port: Annotated[
+    older_port: Annotated[
         int | None,
         typer.Option(
-            "--legacy-port",
+            "--older-port",
             min=0,
             max=65535,
             help="Port for streams of clients of the older API, which expect 8002.",
@@ -200,8 +200,8 @@ async def _serve(at: Invocation, config: GatewayConfig, database: str) -> None:
         async with GatewayServer(config) as gateway:
             about = {"process": os.getpid(), "url": gateway.url, "database": database}
             older = ""
-            if (port := gateway.parts.legacy_port) is not None:
-                about["legacy_port"] = port
+            if (port := gateway.parts.older_port) is not None:
+                about["older_port"] = port
                 older = f", streams of the older API on port {port}"
             tokens = "with tokens" if config.auth_key is not None else "without tokens"
             at.out.answer(

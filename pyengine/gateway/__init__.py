@@ -10,12 +10,8 @@ verified (tokens.py) and compared with what it names (permissions.py). Then the 
 and the HTTP status is that of the answer. It is written no faster than its client takes it (outgoing.py), and
 counted until then (memory.py).
 
-The way of one message: a member opens a stream (poll.py), which the gateway remembers (members.py). A hint of
-the database wakes offers.py and unblocks.py, which ask for what is due to members with open streams only, so
-that several gateways can share a database. Each message becomes one frame (frames.py). The courier
-(courier/) pushes messages to http addresses.
-
-Clients of the older API have their own endpoints (legacy.py) and streams; dialects.py says what differs.
+Members of groups get their messages on streams (streams/), http addresses get theirs pushed (courier/).
+Clients of the older API have endpoints (older/) and streams of their own.
 """
 
 from __future__ import annotations

@@ -30,19 +30,20 @@ from pyengine.gateway.courier.courier import Courier, PushLimits
 from pyengine.gateway.courier.hosts import Hosts
 from pyengine.gateway.courier.http_client import HttpClient, read_token
 from pyengine.gateway.courier.outbox import Outbox
-from pyengine.gateway.dialects import OLDER, Dialect, current
 from pyengine.gateway.housekeeping import Housekeeping
-from pyengine.gateway.legacy import Legacy
-from pyengine.gateway.members import Members
 from pyengine.gateway.memory import Memory
 from pyengine.gateway.metrics import Metrics, Probes
-from pyengine.gateway.offers import Offers
+from pyengine.gateway.older.api import OlderApi
 from pyengine.gateway.outgoing import Outgoing
-from pyengine.gateway.poll import Poll
-from pyengine.gateway.polling import Poller
+from pyengine.gateway.poller import Poller
+from pyengine.gateway.resources import Resources
 from pyengine.gateway.rpc import Rpc
+from pyengine.gateway.streams.dialects import OLDER, Dialect, current
+from pyengine.gateway.streams.event_streams import EventStreams
+from pyengine.gateway.streams.members import Members
+from pyengine.gateway.streams.offers import Offers
+from pyengine.gateway.streams.unblocks import Unblocks
 from pyengine.gateway.tokens import Verifier
-from pyengine.gateway.unblocks import Unblocks
 
 __all__ = ["Parts", "create_app"]
 
@@ -61,13 +62,13 @@ class Parts:
         members: its open streams.
         metrics: its figures.
         outgoing: the bytes on their way to clients.
-        verifier: the check of tokens, or None if none are needed.
+        resources: what its endpoints share.
         rpc: the endpoint of the protocol.
-        poll: the endpoint of streams.
-        legacy: the endpoints of the older API.
-        legacy_members: the open streams of its clients.
-        legacy_poll: the endpoint of these streams.
-        legacy_port: the port on which the older API has its streams, or None.
+        streams: the endpoint of its streams.
+        older: the endpoints of the older API.
+        older_members: the open streams of its clients.
+        older_streams: the endpoint of these streams.
+        older_port: the port on which the older API has its streams, or None.
         courier: what pushes messages, or None: not yet, or not at all.
         failure: what made the gateway useless, or None.
         failed: called when that has happened.
@@ -82,11 +83,11 @@ class Parts:
         self.backend = Backend(database, connections=config.connections, max_waiting=config.max_waiting)
         self.metrics = Metrics()
         self.outgoing = Outgoing(config.max_outgoing_bytes, self.metrics)
-        self.members, self.legacy_members = (
+        self.members, self.older_members = (
             Members(config.max_streams, self.outgoing.memory, config.max_stream_bytes) for _ in range(2)
         )
         self.metrics.gauge(
-            "streams", "Open streams of members.", lambda: len(self.members) + len(self.legacy_members)
+            "streams", "Open streams of members.", lambda: len(self.members) + len(self.older_members)
         )
         bodies = Memory(config.max_bodies_bytes)
         self.metrics.gauge("body_bytes", "Bytes of the bodies of requests.", lambda: bodies.held)
@@ -95,32 +96,22 @@ class Parts:
             "Bytes of answers and messages that clients have not taken yet.",
             lambda: self.outgoing.memory.held,
         )
-        self.verifier = None
+        verifier = None
         if config.auth_key is not None:
-            self.verifier = Verifier(
-                config.auth_key, issuer=config.auth_issuer, audience=config.auth_audience
-            )
-        self.rpc = Rpc(
-            config,
-            self.backend,
-            self.members,
-            self.metrics,
-            self.verifier,
+            verifier = Verifier(config.auth_key, issuer=config.auth_issuer, audience=config.auth_audience)
+        self.resources = resources = Resources(
+            config=config,
+            backend=self.backend,
+            metrics=self.metrics,
+            verifier=verifier,
             bodies=bodies,
             outgoing=self.outgoing,
         )
-        self.poll = Poll(config, self.members, self.outgoing, self.verifier)
-        self.legacy = Legacy(
-            config,
-            self.backend,
-            self.legacy_members,
-            self.metrics,
-            self.verifier,
-            bodies=bodies,
-            outgoing=self.outgoing,
-        )
-        self.legacy_poll = Poll(config, self.legacy_members, self.outgoing, self.verifier)
-        self.legacy_port: int | None = None
+        self.rpc = Rpc(resources, self.members)
+        self.streams = EventStreams(resources, self.members)
+        self.older = OlderApi(resources, self.older_members)
+        self.older_streams = EventStreams(resources, self.older_members)
+        self.older_port: int | None = None
         self.courier: Courier | None = None
         self._push_token = None if config.push_token is None else read_token(config.push_token)
         self.failure: Exception | None = None
@@ -140,7 +131,7 @@ class Parts:
     async def stop_messages(self) -> None:
         """End the streams, begin no further push, and wait for those that are open."""
         self.members.close()
-        self.legacy_members.close()
+        self.older_members.close()
         if self.courier is not None:
             await self.courier.drain(self.config.stop_s)
 
@@ -158,8 +149,9 @@ class Parts:
             self.failed()
 
     async def _work_with(self, link: ConnectionPool) -> None:
-        self.rpc.housekeeping = self.legacy.housekeeping = Housekeeping(link, self.backend.listener)
-        dialects = (self.members, current(self.config.public_url)), (self.legacy_members, OLDER)
+        housekeeping = Housekeeping(link, self.backend.listener)
+        self.resources.housekeeping = housekeeping
+        dialects = (self.members, current(self.config.public_url)), (self.older_members, OLDER)
         async with asyncio.TaskGroup() as group:
             for members, dialect in dialects:
                 for poller in self._messages(link, members, dialect):
@@ -167,7 +159,7 @@ class Parts:
             if self.config.courier:
                 self.courier = self._courier(link)
                 group.create_task(self.courier.run())
-            group.create_task(self.rpc.housekeeping.run())
+            group.create_task(housekeeping.run())
 
     def _messages(self, link: ConnectionPool, members: Members, dialect: Dialect) -> tuple[Poller, Poller]:
         """Return what asks for messages to these members."""
@@ -197,7 +189,7 @@ class Parts:
     async def open_stream(self, request: Request) -> Response:
         """Open the stream of a path without a prefix: of the older API on the port that it has for them."""
         _, port = request.scope["server"]
-        return await (self.legacy_poll if port == self.legacy_port else self.poll).open(request)
+        return await (self.older_streams if port == self.older_port else self.streams).open(request)
 
 
 def create_app(config: GatewayConfig) -> Starlette:
@@ -225,7 +217,7 @@ def create_app(config: GatewayConfig) -> Starlette:
     app.state.parts = parts
     app.router.redirect_slashes = False
     app.add_middleware(_OneSlash)
-    if parts.verifier is None:
+    if parts.resources.verifier is None:
         app.add_middleware(_NoPages, names=_names(config))
     return app
 
@@ -235,11 +227,11 @@ def routes(parts: Parts) -> list[BaseRoute]:
     probes = Probes(parts.backend, parts.metrics)
     return [
         Route("/", parts.rpc.answer, methods=["POST"]),
-        Route("/poll/{group}/{pid}", parts.poll.open, methods=["GET"]),
+        Route("/poll/{group}/{pid}", parts.streams.open, methods=["GET"]),
         Route("/health", probes.health, methods=["GET"]),
         Route("/ready", probes.ready, methods=["GET"]),
         Route("/metrics", probes.metrics, methods=["GET"]),
-        *parts.legacy.routes(),
+        *parts.older.routes(),
         Route("/{group}/{pid}", parts.open_stream, methods=["GET"]),
     ]
 

@@ -154,6 +154,15 @@ class Backend:
         """
         return await self._for_request(lambda conn: conn.fetch(procedure.sql, *values), repeatable)
 
+    async def row(self, procedure: Procedure, *values: Any) -> Any:
+        """Run a statement for a request, and return its one row.
+
+        Raises:
+            Refused: as `ask`.
+        """
+        rows = await self.rows(procedure, *values)
+        return rows[0]
+
     async def is_ready(self) -> bool:
         """Return whether the database answers."""
         if not self.database.opened:

@@ -35,7 +35,7 @@ class GatewayConfig:
         listen_url: URL of the same database past its pooler, for hints.
         host: the address to listen on.
         port: its port; 0 takes any that is free.
-        legacy_port: the port of streams for clients of the older API, or None.
+        older_port: the port of streams for clients of the older API, or None.
         public_url: where receivers of messages reach this gateway, or None.
         debug: allow the debug operations of the protocol, and requests as of another instant.
         auth_key: file with the public key of tokens, PEM or JWKS; None means that requests need no token.
@@ -70,7 +70,7 @@ class GatewayConfig:
     listen_url: str | None = None
     host: str = "127.0.0.1"
     port: int = 8001
-    legacy_port: int | None = None
+    older_port: int | None = None
     public_url: str | None = None
     debug: bool = False
     auth_key: Path | None = None

@@ -70,9 +70,9 @@ class GatewayServer:
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
         sockets = [_bind(self._config.host, self._config.port, "--port")]
         self.url = _url(sockets[0])
-        if self._config.legacy_port is not None:
-            sockets.append(_bind(self._config.host, self._config.legacy_port, "--legacy-port"))
-            self.parts.legacy_port = sockets[1].getsockname()[1]
+        if self._config.older_port is not None:
+            sockets.append(_bind(self._config.host, self._config.older_port, "--older-port"))
+            self.parts.older_port = sockets[1].getsockname()[1]
         options = uvicorn.Config(
             self._app,
             http=_Connection,

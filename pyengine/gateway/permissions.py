@@ -16,7 +16,7 @@ from typing import Any
 
 from pyengine.gateway.tokens import Claims
 
-__all__ = ["Forbidden", "check", "check_poll", "group_of", "narrow", "prefix_of", "withhold"]
+__all__ = ["Forbidden", "check", "check_stream", "group_of", "narrow", "prefix_of", "withhold"]
 
 _FORMS = (
     re.compile(r"poll://(?:any|uni)@([^/@]+)(?:/[^/]+)?", re.IGNORECASE),
@@ -99,7 +99,7 @@ def withhold(claims: Claims, data: Any) -> None:
         data["preload"] = [one for one in data["preload"] if _covers(claims, one["id"])]
 
 
-def check_poll(claims: Claims, group: str) -> None:
+def check_stream(claims: Claims, group: str) -> None:
     """Return if the token allows to poll a group.
 
     Raises:

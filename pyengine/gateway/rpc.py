@@ -14,19 +14,14 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from pyengine.gateway.backend import Backend
-from pyengine.gateway.config import GatewayConfig
 from pyengine.gateway.envelope import Refused, read_request, refusal
 from pyengine.gateway.envelope import Request as Envelope
-from pyengine.gateway.housekeeping import Housekeeping
-from pyengine.gateway.members import Members
-from pyengine.gateway.memory import Memory, Share
-from pyengine.gateway.metrics import Metrics
-from pyengine.gateway.outgoing import Outgoing
+from pyengine.gateway.memory import Share
 from pyengine.gateway.permissions import Forbidden, check, narrow, withhold
-from pyengine.gateway.poll import bearer
 from pyengine.gateway.request_body import read_body
-from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
+from pyengine.gateway.resources import Resources
+from pyengine.gateway.streams.members import Members
+from pyengine.gateway.tokens import Claims, TokenRefused, bearer
 
 __all__ = ["Rpc"]
 
@@ -35,38 +30,20 @@ class Rpc:
     """The endpoint of the protocol.
 
     Args:
-        config: the gateway's options.
-        backend: the database.
+        resources: what it shares with other endpoints.
         members: the open streams, which learn what is acquired.
-        metrics: counts the answers.
-        verifier: the check of tokens, or None if none are needed.
-        bodies: bytes of bodies.
-        outgoing: bytes of answers.
     """
 
-    def __init__(
-        self,
-        config: GatewayConfig,
-        backend: Backend,
-        members: Members,
-        metrics: Metrics,
-        verifier: Verifier | None,
-        *,
-        bodies: Memory,
-        outgoing: Outgoing,
-    ) -> None:
-        self._config = config
-        self._backend = backend
+    def __init__(self, resources: Resources, members: Members) -> None:
+        self._resources = resources
+        self._config = resources.config
+        self._backend = resources.backend
+        self._verifier = resources.verifier
         self._members = members
-        self._bodies = bodies
-        self._outgoing = outgoing
-        self._metrics = metrics
-        self._verifier = verifier
-        self.housekeeping: Housekeeping | None = None
 
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
-        with self._bodies.share() as share:
+        with self._resources.bodies.share() as share:
             return await self._answer(request, share)
 
     async def _answer(self, request: Request, share: Share) -> Response:
@@ -75,15 +52,15 @@ class Rpc:
         envelope = Envelope(kind="unknown", corr_id="0", token=None, document={})
         try:
             envelope = read_request(await self._body(request, share), debug=self._config.debug)
-            answer = await self._ask(envelope, bearer(request))
-            response = self._outgoing.counted(_response(answer))
+            answer = await self._ask(envelope, bearer(request.headers))
+            response = self._resources.outgoing.counted(_response(answer))
         except Refused as refused:
             self._refused(envelope, refused.status)
             response = _refusal(envelope, refused)
         except ClientDisconnect:
             # no one reads it
             return Response(status_code=400)
-        self._metrics.answered(envelope.kind, response.status_code, loop.time() - begun_s)
+        self._resources.metrics.answered(envelope.kind, response.status_code, loop.time() - begun_s)
         return response
 
     async def _ask(self, envelope: Envelope, header: str | None) -> dict[str, Any]:
@@ -102,8 +79,8 @@ class Rpc:
         if answer["head"]["status"] == 200:
             if envelope.kind == "task.acquire":
                 self._members.acquired(envelope.data["id"], envelope.data["version"])
-            if self.housekeeping is not None:
-                self.housekeeping.answered(envelope.kind, answer)
+            if self._resources.housekeeping is not None:
+                self._resources.housekeeping.answered(envelope.kind, answer)
         return answer
 
     async def _body(self, request: Request, share: Share) -> bytes:

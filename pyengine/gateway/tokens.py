@@ -1,16 +1,17 @@
 """Tokens of clients: signed, dated, and limited.
 
-Lives here: keys from a file, and the check of a token against them. May not: what a token allows a request to
-do (permissions.py). Design: the key decides which algorithms are possible, never the token. Without a key
-there are no tokens at all: an unsigned one is never taken. The file is read again when it changes, so keys
-can be exchanged while the gateway serves.
+Lives here: the token of a request, keys from a file, and the check of one against the others. May not: what
+a token allows a request to do (permissions.py). Design: the key decides which algorithms are possible, never
+the token. Without a key there are no tokens at all: an unsigned one is never taken. The file is read again
+when it changes, so keys can be exchanged while the gateway serves.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from pyengine.errors import InvalidRequest
 
-__all__ = ["Claims", "TokenRefused", "Verifier"]
+__all__ = ["Claims", "TokenRefused", "Verifier", "bearer"]
 
 logger = logging.getLogger("pyengine.gateway")
 
@@ -36,6 +37,25 @@ _RSA_BITS_MIN = 2048
 
 class TokenRefused(Exception):
     """The token is missing, or is not valid; the text is for the client."""
+
+
+def bearer(headers: Mapping[str, str]) -> str | None:
+    """Return the token in the headers of a request, or None.
+
+    Clients of the older API know Basic authorization only: there the token is the password.
+
+    Args:
+        headers: the headers, by lower-case names.
+    """
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            token = base64.b64decode(token.strip(), validate=True).decode().partition(":")[2]
+        except ValueError:
+            return None
+    elif scheme.lower() != "bearer":
+        return None
+    return token.strip() or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

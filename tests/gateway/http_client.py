@@ -101,7 +101,7 @@ def post_head(length: int | None = None, *headers: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-class Poll:
+class EventStream:
     """An open stream of a member, read by a thread; use it as a context manager.
 
     It speaks HTTP/1.0, so the body ends with the connection and has no chunks.
@@ -110,7 +110,7 @@ class Poll:
     path = "/poll/{}/{}"
 
     def __init__(
-        self, url: str, group: str, pid: str, token: str | None = None, beside: Poll | None = None
+        self, url: str, group: str, pid: str, token: str | None = None, beside: EventStream | None = None
     ) -> None:
         """Open it; with `beside` its messages are those of another stream too."""
         place = urlsplit(url)

@@ -23,9 +23,9 @@ from pyengine.gateway import backend
 from pyengine.gateway.backend import Backend
 from pyengine.gateway.envelope import Refused
 from tests.conftest import Connection
-from tests.gateway.http_client import WAIT_S, Client, Poll
+from tests.gateway.http_client import WAIT_S, Client, EventStream
 from tests.gateway.receivers import Receiver, Reply
-from tests.gateway.test_legacy import Legacy, LegacyPoll
+from tests.gateway.test_older import OlderClient, OlderStream
 from tests.gateway.test_push import report, unblocks, until
 from tests.support.cluster import make_folder
 from tests.support.gateway import Gateway
@@ -66,7 +66,7 @@ OLDER_REQUESTS: list[tuple[str, str, Any]] = [
 
 def refused_by_older_api(gateway: Gateway) -> None:
     """Each request is 503, in the form of the older API, on both ports."""
-    with Legacy(gateway.url) as one, Legacy(gateway.legacy_url) as other:
+    with OlderClient(gateway.url) as one, OlderClient(gateway.older_url) as other:
         for client in (one, other):
             for method, path, body in OLDER_REQUESTS:
                 answer = client.http.request(method, path, json=body)
@@ -74,9 +74,9 @@ def refused_by_older_api(gateway: Gateway) -> None:
                 assert answer.json()["error"]["code"] == 50300
 
 
-def served_by_older_api(gateway: Gateway, stream: Poll) -> None:
+def served_by_older_api(gateway: Gateway, stream: EventStream) -> None:
     """A promise is made, and its task is invoked on a stream that was open all the time."""
-    with Legacy(gateway.url) as client:
+    with OlderClient(gateway.url) as client:
         client.create("o", "poll://any@o")
         message = stream.next()
         assert message is not None and message["task"]["id"] == "o"
@@ -92,10 +92,10 @@ def test_the_database_goes_and_comes(own_server: EmbeddedPostgres) -> None:
     with ExitStack() as stack:
         taken = threading.Event()
         receiver = stack.enter_context(Receiver(lambda got: Reply(status=200 if taken.wait(WAIT_S) else 500)))
-        gateway = stack.enter_context(Gateway(own_server.dsn, push_private=("127.0.0.1",), legacy_port=0))
+        gateway = stack.enter_context(Gateway(own_server.dsn, push_private=("127.0.0.1",), older_port=0))
         client = stack.enter_context(Client(gateway.url))
-        older = stack.enter_context(LegacyPoll(gateway.legacy_url, "o", "a"))
-        with Poll(gateway.url, "g", "a") as stream:
+        older = stack.enter_context(OlderStream(gateway.older_url, "o", "a"))
+        with EventStream(gateway.url, "g", "a") as stream:
             report(client, "pushed", receiver.url)
             receiver.next()
             own_server.stop()
@@ -155,8 +155,8 @@ def test_a_copy_that_is_not_adopted(
 ) -> None:
     """503 with Retry-After for whatever would run there, with the next command; people may read and write. No
     offer is made. After the adoption the gateway goes on by itself."""
-    gateway = opened(legacy_port=0)
-    with Client(gateway.url) as client, Poll(gateway.url, "g", "a") as stream:
+    gateway = opened(older_port=0)
+    with Client(gateway.url) as client, EventStream(gateway.url, "g", "a") as stream:
         client.create("other", "poll://any@nobody")
         conn.execute("update durable._site set system_identifier = 1")
         for kind, data in (

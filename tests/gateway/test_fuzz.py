@@ -279,10 +279,10 @@ def doors(opened: Callable[..., Gateway], tmp_path: Path) -> list[Door]:
     key = tmp_path / "key.pem"
     key.write_bytes(pem(EC_KEY))
     limits = {"max_body_bytes": MAX_BODY, "body_idle_s": 0.5}
-    without, needed = opened(legacy_port=0, **limits), opened(auth_key=key, **limits)
+    without, needed = opened(older_port=0, **limits), opened(auth_key=key, **limits)
     return [
         Door(name="no token", url=without.url),
-        Door(name="older port", url=without.legacy_url),
+        Door(name="older port", url=without.older_url),
         Door(name="tokens", url=needed.url, tokens=tokens()),
     ]
 

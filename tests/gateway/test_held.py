@@ -20,15 +20,15 @@ from pyengine.database.statements import gateway as messages
 from pyengine.database.statements import push
 from pyengine.database.statements.procedures import Procedure
 from pyengine.gateway.backend import Backend
-from pyengine.gateway.dialects import current
 from pyengine.gateway.envelope import Refused
-from pyengine.gateway.members import Member, Message
 from pyengine.gateway.metrics import Metrics
-from pyengine.gateway.unblocks import Unblocks
+from pyengine.gateway.streams.dialects import current
+from pyengine.gateway.streams.members import Member, Message
+from pyengine.gateway.streams.unblocks import Unblocks
 from tests.conftest import Connection
-from tests.gateway.http_client import FAR, WAIT_S, Client, Poll
-from tests.gateway.test_legacy import Legacy, LegacyPoll
-from tests.gateway.test_poll import offer_again, offered, some_members
+from tests.gateway.http_client import FAR, WAIT_S, Client, EventStream
+from tests.gateway.test_event_streams import offer_again, offered, some_members
+from tests.gateway.test_older import OlderClient, OlderStream
 from tests.gateway.test_push import report, unblocks
 from tests.style.test_waits import DOORS
 from tests.support.gateway import Gateway
@@ -60,7 +60,7 @@ def test_what_a_user_has_locked_stops_nobody_else(client: Client, house: str, ta
     with psycopg.connect(house) as user:
         rows = f"select from durable.{table} where {HANDS[table].format(held)} for update"
         assert user.execute(rows.encode()).rowcount
-        with Poll(client.url, group, "a") as stream:
+        with EventStream(client.url, group, "a") as stream:
             client.create(f"{free}-task", f"poll://any@{group}")
             report(client, f"{free}-over", f"poll://uni@{group}/a")
             found: set[str] = set()
@@ -142,7 +142,7 @@ def test_a_task_that_could_not_be_acquired(dsn: str, direct: str, opened: Callab
     """An acquire that is refused with 503 is no acquire: the task is offered again on the same stream."""
     offer_again(dsn, 200)
     gateway = opened()
-    with Client(gateway.url) as client, Poll(gateway.url, "g", "a") as stream:
+    with Client(gateway.url) as client, EventStream(gateway.url, "g", "a") as stream:
         client.create("t", "poll://any@g")
         assert offered(stream.next()) == ("t", 0)
         with psycopg.connect(direct) as user:
@@ -155,15 +155,15 @@ def test_a_task_that_could_not_be_acquired(dsn: str, direct: str, opened: Callab
 def test_a_task_that_could_not_be_claimed(dsn: str, direct: str, opened: Callable[..., Gateway]) -> None:
     """The same in the older API."""
     offer_again(dsn, 200)
-    gateway = opened(legacy_port=0)
-    with Legacy(gateway.url) as legacy, LegacyPoll(gateway.legacy_url, "g", "a") as stream:
-        legacy.create("t", "poll://any@g")
+    gateway = opened(older_port=0)
+    with OlderClient(gateway.url) as older, OlderStream(gateway.older_url, "g", "a") as stream:
+        older.create("t", "poll://any@g")
         first = stream.next()
         with psycopg.connect(direct) as user:
             user.execute("select from durable._tasks for update")
-            assert legacy.claim("t")[0] == 503
+            assert older.claim("t")[0] == 503
         assert first is not None and stream.next() == first
-        assert legacy.claim("t")[0] == 201
+        assert older.claim("t")[0] == 201
 
 
 def test_a_request_behind_a_pooler(pooled: str, direct: str) -> None:

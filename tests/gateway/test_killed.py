@@ -18,7 +18,7 @@ import pytest
 
 from tests.crash.processes import launch, stop
 from tests.gateway.crowd import Crowd
-from tests.gateway.http_client import WAIT_S, Client, Poll
+from tests.gateway.http_client import WAIT_S, Client, EventStream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ def test_a_stop_is_in_order(gateways: Gateways) -> None:
     """SIGTERM ends streams at once and cleanly, and the process with 0."""
     port = gateways.start(free_port())
     url = f"http://127.0.0.1:{port}"
-    with Client(url) as client, Poll(url, "g", "a") as stream:
+    with Client(url) as client, EventStream(url, "g", "a") as stream:
         client.create("a")
         begun_s = time.monotonic()
         assert gateways.stop(port) == 0

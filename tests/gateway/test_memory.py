@@ -18,12 +18,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pyengine.gateway import http_server, memory, outgoing, unblocks
+from pyengine.gateway import http_server, memory, outgoing
 from pyengine.gateway.backend import Backend
 from pyengine.gateway.config import MAX_OUTGOING_BYTES
 from pyengine.gateway.envelope import refusal
 from pyengine.gateway.memory import Memory, Share
-from tests.gateway.http_client import FAR, WAIT_S, Client, Poll, post_head
+from pyengine.gateway.streams import unblocks
+from tests.gateway.http_client import FAR, WAIT_S, Client, EventStream, post_head
 from tests.gateway.test_killed import Gateways, free_port
 from tests.support.gateway import Gateway
 
@@ -179,7 +180,7 @@ def test_members_that_do_not_read(opened: Callable[..., Gateway], monkeypatch: p
         for n in range(3):
             head = f"GET /poll/g/{n} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
             stack.enter_context(deaf(gateway.url, head))
-        reader = stack.enter_context(Poll(gateway.url, "g", "reader"))
+        reader = stack.enter_context(EventStream(gateway.url, "g", "reader"))
         until(lambda: figure(client, "streams") == 4)
         for pid in ("0", "1", "2", "reader"):
             assert client.ask("promise.register_listener", awaited="large", address=f"poll://uni@g/{pid}")
@@ -196,7 +197,7 @@ def test_a_client_that_takes_nothing_is_cut_off(
     opened: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """Also while nobody else needs the memory: it is free again, and a message comes again elsewhere."""
-    gateway = opened(legacy_port=0)
+    gateway = opened(older_port=0)
     with ExitStack() as stack:
         client = stack.enter_context(Client(gateway.url))
         create_large(client, "large")
@@ -205,7 +206,7 @@ def test_a_client_that_takes_nothing_is_cut_off(
             stack.enter_context(deaf(gateway.url, question("promise.get", id="large")))
         else:
             head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
-            stack.enter_context(deaf(gateway.legacy_url, head))
+            stack.enter_context(deaf(gateway.older_url, head))
             client.ask("promise.register_listener", awaited="large", address="poll://uni@g/b")
             client.ask("promise.settle", id="large", state="resolved")
         what = "answer" if path == "POST" else "stream"
@@ -229,7 +230,7 @@ def test_a_stream_has_a_bound_of_its_own(
             client.ask("promise.settle", id=id, state="resolved")
         until(lambda: figure(client, "outgoing_bytes") > LARGE)
         # what is due later shows that the second large one was passed by
-        with Poll(gateway.url, "g", "b") as other:
+        with EventStream(gateway.url, "g", "b") as other:
             client.create("small", **{"resonate:external": "true"})
             client.ask("promise.register_listener", awaited="small", address="poll://any@g")
             client.ask("promise.settle", id="small", state="resolved")

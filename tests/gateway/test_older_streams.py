@@ -28,8 +28,8 @@ def test_many_streams(
     figures: Callable[[str, str], None],
 ) -> None:
     """All are open at once; each task is completed once, and each subscriber gets its promise."""
-    gateway = opened(legacy_port=0)
-    ports = [urlsplit(url).port or 0 for url in (gateway.url, gateway.legacy_url)]
+    gateway = opened(older_port=0)
+    ports = [urlsplit(url).port or 0 for url in (gateway.url, gateway.older_url)]
     crowd = asyncio.run(play(gateway, ports, seed, streams, messages))
     row = conn.execute("select count(*) from durable._promises where state = 'resolved'").fetchone()
     assert row == (2 * messages,)
@@ -48,7 +48,7 @@ async def play(gateway: Gateway, ports: list[int], seed: int, streams: int, mess
     async with asyncio.timeout(WAIT_S):
         while crowd.streams < streams:
             await asyncio.sleep(0.05)
-        assert len(gateway.parts.legacy_members) == streams
+        assert len(gateway.parts.older_members) == streams
         async with asyncio.TaskGroup() as group:
             for n in range(messages):
                 member = f"g{n % GROUPS}/m{n % streams}"

@@ -20,7 +20,7 @@ from pyengine.gateway.courier import outbox
 from tests.conftest import Connection
 from tests.gateway.http_client import WAIT_S, Client, post_head
 from tests.gateway.receivers import Got, Receiver, Reply, Shim, answers
-from tests.gateway.test_legacy import Legacy
+from tests.gateway.test_older import OlderClient
 from tests.support.gateway import Gateway
 
 Opened = Callable[..., Gateway]
@@ -194,16 +194,16 @@ def test_a_receiver_that_releases_is_not_asked_at_once(pushing: Opened, stack: E
 def test_headers_of_the_older_api(pushing: Opened, stack: ExitStack) -> None:
     """A receiver of a callback is sent the headers that it came with, but for those of the request itself."""
     receiver, gateway = stack.enter_context(Receiver()), pushing()
-    legacy = stack.enter_context(Legacy(gateway.url))
-    legacy.create("root", "poll://any@old")
-    legacy.create("leaf")
-    assert legacy.claim("root")[0] == 201
+    older = stack.enter_context(OlderClient(gateway.url))
+    older.create("root", "poll://any@old")
+    older.create("leaf")
+    assert older.claim("root")[0] == 201
     headers = {"X-Key": "k ä", "Authorization": "Bearer own", "Host": "elsewhere", "Content-Length": "1"}
     recv = {"type": "http", "data": {"url": receiver.url, "headers": headers}}
     body = {"rootPromiseId": "root", "timeout": 2**53 - 1, "recv": recv}
-    assert legacy.ask("POST", "/promises/callback/leaf", body)[0] == 201
-    assert legacy.ask("POST", "/tasks/complete", {"id": "root", "counter": 1})[0] == 201
-    legacy.ask("PATCH", "/promises/leaf", {"state": "RESOLVED"})
+    assert older.ask("POST", "/promises/callback/leaf", body)[0] == 201
+    assert older.ask("POST", "/tasks/complete", {"id": "root", "counter": 1})[0] == 201
+    older.ask("PATCH", "/promises/leaf", {"state": "RESOLVED"})
     got = receiver.next()
     assert got.message["data"]["task"] == {"id": "root", "version": 1}
     assert got.headers["x-key"].encode("latin-1").decode() == "k ä"

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from pyengine.errors import InvalidRequest
 from pyengine.gateway.config import GatewayConfig
-from pyengine.gateway.permissions import Forbidden, check, check_poll, group_of
+from pyengine.gateway.permissions import Forbidden, check, check_stream, group_of
 from pyengine.gateway.tokens import Claims, TokenRefused, Verifier
-from tests.gateway.http_client import FAR, Client, Poll
+from tests.gateway.http_client import FAR, Client, EventStream
 from tests.support.gateway import Gateway
 
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -402,15 +402,15 @@ def test_streams_need_tokens(guarded: Gateway) -> None:
             headers = {"authorization": f"Bearer {text}"}
             assert client.http.get(f"{guarded.url}/poll/g/p", headers=headers).status_code == status
     for text in (token(groups=["g"]), token(prefix="x"), token(role="admin", groups=[])):
-        with Poll(guarded.url, "g", "p", token=text) as stream:
+        with EventStream(guarded.url, "g", "p", token=text) as stream:
             assert stream.status == 200
 
 
 def test_a_poll_of_any_group_is_for_tokens_without_groups() -> None:
     """As current servers have it: who has a token may poll, unless the token names groups."""
-    check_poll(Claims(is_admin=False, prefix=None, groups=None), "g")
+    check_stream(Claims(is_admin=False, prefix=None, groups=None), "g")
     with pytest.raises(Forbidden):
-        check_poll(LIMITED, "h")
+        check_stream(LIMITED, "h")
 
 
 def test_tokens_are_not_logged(guarded: Gateway, caplog: pytest.LogCaptureFixture) -> None:

@@ -43,8 +43,8 @@ def street(
     """A house for all tests of this file."""
     with ExitStack() as stack:
         conn = stack.enter_context(psycopg.connect(dsn_v0, autocommit=True))
-        gateway = stack.enter_context(Gateway(dsn_v0, legacy_port=0))
-        url = f"{gateway.url},{gateway.legacy_url}"
+        gateway = stack.enter_context(Gateway(dsn_v0, older_port=0))
+        url = f"{gateway.url},{gateway.older_url}"
         house = House(url, conn, sdk, tmp_path_factory.mktemp("sdks_v0"))
         stack.callback(house.end)
         yield house

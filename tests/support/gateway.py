@@ -55,9 +55,9 @@ class Gateway:
         return self._server.url
 
     @property
-    def legacy_url(self) -> str:
+    def older_url(self) -> str:
         """Where clients of the older API have their streams."""
-        return f"http://127.0.0.1:{self.parts.legacy_port}"
+        return f"http://127.0.0.1:{self.parts.older_port}"
 
     @property
     def parts(self) -> Parts:

@@ -23,7 +23,7 @@ from pyengine.gateway.courier.http_client import HttpClient
 from pyengine.gateway.courier.outbox import Outbox
 from pyengine.gateway.courier.pushes import Push, Unblock, shown
 from pyengine.gateway.metrics import Metrics
-from pyengine.gateway.polling import Poller
+from pyengine.gateway.poller import Poller
 
 __all__ = ["Courier", "PushLimits"]
 

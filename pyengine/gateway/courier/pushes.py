@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from pyengine.gateway.frames import execute_message, unblock_message
+from pyengine.gateway.streams.frames import execute_message, unblock_message
 
 __all__ = ["Offer", "Push", "Unblock", "shown"]
 

@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.gateway import ACKNOWLEDGE
 from pyengine.errors import EngineError
-from pyengine.gateway.dialects import Dialect
-from pyengine.gateway.members import Member, Members, Message, Stream
 from pyengine.gateway.metrics import Metrics
-from pyengine.gateway.polling import Poller
+from pyengine.gateway.poller import Poller
+from pyengine.gateway.streams.dialects import Dialect
+from pyengine.gateway.streams.members import Member, Members, Message, Stream
 
 __all__ = ["Unblocks"]
 

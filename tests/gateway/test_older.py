@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.gateway.conftest import IDLE_S, MAX_BODY
-from tests.gateway.http_client import Poll
+from tests.gateway.http_client import EventStream
 from tests.gateway.test_tokens import EC_KEY, pem, token
 from tests.support.gateway import Gateway
 
@@ -22,13 +22,13 @@ NEVER = 2**53 - 1
 Ask = Callable[..., httpx.Response]
 
 
-class Legacy:
+class OlderClient:
     """A client of the older API, as small as it can be; use it as a context manager."""
 
     def __init__(self, url: str, **headers: str) -> None:
         self.http = httpx.Client(base_url=url, headers=headers, timeout=60)
 
-    def __enter__(self) -> Legacy:
+    def __enter__(self) -> OlderClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,116 +56,116 @@ class Legacy:
         )
 
 
-class LegacyPoll(Poll):
+class OlderStream(EventStream):
     """A stream at a path without a prefix."""
 
     path = "/{}/{}"
 
 
 @pytest.fixture(scope="module")
-def legacy_gateway(house: str) -> Iterator[Gateway]:
+def older_gateway(house: str) -> Iterator[Gateway]:
     """A gateway with a port for streams of the older API."""
-    with Gateway(house, legacy_port=0, body_idle_s=IDLE_S, max_body_bytes=MAX_BODY) as started:
+    with Gateway(house, older_port=0, body_idle_s=IDLE_S, max_body_bytes=MAX_BODY) as started:
         yield started
 
 
 @pytest.fixture
-def legacy(legacy_gateway: Gateway) -> Iterator[Legacy]:
+def older(older_gateway: Gateway) -> Iterator[OlderClient]:
     """A client of it."""
-    with Legacy(legacy_gateway.url) as client:
+    with OlderClient(older_gateway.url) as client:
         yield client
 
 
-def test_a_promise(legacy: Legacy) -> None:
+def test_a_promise(older: OlderClient) -> None:
     """Created, read and completed; the key and the strictness are headers, in any case of letters."""
     param = {"headers": {"a": "b"}, "data": "eA=="}
     body = {"id": "L/a b", "timeout": FAR, "tags": {"t": "1"}, "param": param}
-    status, record = legacy.ask("POST", "/promises", body, idempotency_KEY="k", Strict="True")
+    status, record = older.ask("POST", "/promises", body, idempotency_KEY="k", Strict="True")
     assert (status, record["state"], record["timeout"], record["param"]) == (201, "PENDING", NEVER, param)
     assert record["idempotencyKeyForCreate"] == "k"
-    assert legacy.ask("POST", "/promises", body, Idempotency_Key="k", STRICT="true") == (200, record)
-    assert legacy.ask("POST", "/promises", body) == (409, 40900)
-    assert legacy.ask("GET", "/promises/L/a%20b") == (200, record)
+    assert older.ask("POST", "/promises", body, Idempotency_Key="k", STRICT="true") == (200, record)
+    assert older.ask("POST", "/promises", body) == (409, 40900)
+    assert older.ask("GET", "/promises/L/a%20b") == (200, record)
     done = {"state": "RESOLVED", "value": {"data": "eQ=="}}
-    status, record = legacy.ask("PATCH", "/promises/L/a%20b", done, idempotency_key="u")
+    status, record = older.ask("PATCH", "/promises/L/a%20b", done, idempotency_key="u")
     assert (status, record["state"], record["value"]) == (201, "RESOLVED", {"data": "eQ=="})
-    assert legacy.ask("PATCH", "/promises/L/a%20b", done, idempotency_key="u", strict="true") == (200, record)
-    assert legacy.ask("PATCH", "/promises/L/a%20b", {"state": "REJECTED"}) == (403, 40301)
+    assert older.ask("PATCH", "/promises/L/a%20b", done, idempotency_key="u", strict="true") == (200, record)
+    assert older.ask("PATCH", "/promises/L/a%20b", {"state": "REJECTED"}) == (403, 40301)
 
 
 @pytest.mark.parametrize(("state", "code"), [("REJECTED", 40302), ("REJECTED_CANCELED", 40303)])
-def test_codes_of_completed_promises(legacy: Legacy, state: str, code: int) -> None:
+def test_codes_of_completed_promises(older: OlderClient, state: str, code: int) -> None:
     """Each state has its code."""
-    legacy.create(f"L-{state}")
-    assert legacy.ask("PATCH", f"/promises/L-{state}", {"state": state})[0] == 201
-    assert legacy.ask("PATCH", f"/promises/L-{state}", {"state": "RESOLVED"}) == (403, code)
+    older.create(f"L-{state}")
+    assert older.ask("PATCH", f"/promises/L-{state}", {"state": state})[0] == 201
+    assert older.ask("PATCH", f"/promises/L-{state}", {"state": "RESOLVED"}) == (403, code)
 
 
-def test_a_promise_past_its_deadline(legacy: Legacy) -> None:
+def test_a_promise_past_its_deadline(older: OlderClient) -> None:
     """Timed out: any completion succeeds unless it is strict."""
-    legacy.create("L-late", timeout=1)
-    status, record = legacy.ask("PATCH", "/promises/L-late", {"state": "RESOLVED"})
+    older.create("L-late", timeout=1)
+    status, record = older.ask("PATCH", "/promises/L-late", {"state": "RESOLVED"})
     assert (status, record["state"]) == (200, "REJECTED_TIMEDOUT")
-    assert legacy.ask("PATCH", "/promises/L-late", {"state": "RESOLVED"}, strict="True") == (403, 40304)
+    assert older.ask("PATCH", "/promises/L-late", {"state": "RESOLVED"}, strict="True") == (403, 40304)
 
 
-def test_search(legacy: Legacy) -> None:
+def test_search(older: OlderClient) -> None:
     """By pattern, state and tags, page by page."""
     for n in range(3):
-        legacy.create(f"L-search-{n}", tags={"colour": "red"})
+        older.create(f"L-search-{n}", tags={"colour": "red"})
     query = "/promises?id=L-search-*&state=pending&tags[colour]=red&limit=2"
-    status, page = legacy.ask("GET", query)
+    status, page = older.ask("GET", query)
     assert (status, [one["id"] for one in page["promises"]]) == (200, ["L-search-0", "L-search-1"])
-    status, page = legacy.ask("GET", f"{query}&cursor={page['cursor']}")
+    status, page = older.ask("GET", f"{query}&cursor={page['cursor']}")
     assert ([one["id"] for one in page["promises"]], page["cursor"]) == (["L-search-2"], None)
     for wrong in ("state=x", "limit=x", "limit=0", "limit=9999999"):
-        assert legacy.ask("GET", f"/promises?{wrong}") == (400, 40000)
+        assert older.ask("GET", f"/promises?{wrong}") == (400, 40000)
 
 
-def test_a_task(legacy: Legacy) -> None:
+def test_a_task(older: OlderClient) -> None:
     """Claimed, kept, dropped and completed by its counter; the promise has a link."""
-    legacy.create("L-t", "L-group")
-    assert legacy.claim("L-t", 7) == (403, 40308)
-    status, message = legacy.claim("L-t")
+    older.create("L-t", "L-group")
+    assert older.claim("L-t", 7) == (403, 40308)
+    status, message = older.claim("L-t")
     root = message["promises"]["root"]
     assert (status, message["type"], root["id"], root["data"]["state"]) == (201, "invoke", "L-t", "PENDING")
     assert httpx.get(root["href"]).json() == root["data"]
-    assert legacy.claim("L-t") == (403, 40306)
-    assert legacy.ask("POST", "/tasks/heartbeat", {"processId": "w"})[1]["tasksAffected"] >= 1
-    assert legacy.ask("POST", "/tasks/drop", {"id": "L-t", "counter": 1}) == (204, None)
-    assert legacy.claim("L-t", 2)[0] == 201
-    assert legacy.ask("POST", "/tasks/complete", {"id": "L-t", "counter": 1}) == (403, 40308)
-    legacy.ask("PATCH", "/promises/L-t", {"state": "RESOLVED"})
-    assert legacy.ask("POST", "/tasks/complete", {"id": "L-t", "counter": 2})[0] == 201
-    assert legacy.claim("L-t", 3) == (403, 40307)
-    assert legacy.claim("L-none") == (404, 40403)
+    assert older.claim("L-t") == (403, 40306)
+    assert older.ask("POST", "/tasks/heartbeat", {"processId": "w"})[1]["tasksAffected"] >= 1
+    assert older.ask("POST", "/tasks/drop", {"id": "L-t", "counter": 1}) == (204, None)
+    assert older.claim("L-t", 2)[0] == 201
+    assert older.ask("POST", "/tasks/complete", {"id": "L-t", "counter": 1}) == (403, 40308)
+    older.ask("PATCH", "/promises/L-t", {"state": "RESOLVED"})
+    assert older.ask("POST", "/tasks/complete", {"id": "L-t", "counter": 2})[0] == 201
+    assert older.claim("L-t", 3) == (403, 40307)
+    assert older.claim("L-none") == (404, 40403)
 
 
-def test_a_promise_with_its_task(legacy: Legacy) -> None:
+def test_a_promise_with_its_task(older: OlderClient) -> None:
     """The creator has the task, and nobody a second time."""
     promise = {"id": "L-own", "timeout": FAR, "tags": {"resonate:invoke": "poll://any@L-group/w"}}
     body = {"promise": promise, "task": {"processId": "w", "ttl": 60_000}}
-    status, made = legacy.ask("POST", "/promises/task", body, idempotency_key="k")
+    status, made = older.ask("POST", "/promises/task", body, idempotency_key="k")
     assert (status, made["task"]["counter"], made["promise"]["id"]) == (201, 1, "L-own")
-    status, again = legacy.ask("POST", "/promises/task", body, idempotency_key="k")
+    status, again = older.ask("POST", "/promises/task", body, idempotency_key="k")
     assert (status, again["task"], again["promise"]) == (200, None, made["promise"])
     promise["tags"] = {}
-    assert legacy.ask("POST", "/promises/task", body) == (400, 40000)
+    assert older.ask("POST", "/promises/task", body) == (400, 40000)
 
 
 @pytest.mark.parametrize("form", ["path", "body"])
-def test_callbacks_and_streams(legacy: Legacy, legacy_gateway: Gateway, form: str) -> None:
+def test_callbacks_and_streams(older: OlderClient, older_gateway: Gateway, form: str) -> None:
     """A task is invoked, waits for a promise and is resumed with it; a subscriber is notified. Both forms of
     a registration are known, and the second answers as the first did."""
     group, root, leaf = f"L-{form}", f"L-{form}", f"L-{form}.1"
-    with LegacyPoll(legacy_gateway.legacy_url, group, "w") as stream:
-        legacy.create(root, f"poll://any@{group}")
+    with OlderStream(older_gateway.older_url, group, "w") as stream:
+        older.create(root, f"poll://any@{group}")
         assert stream.next() == {
             "type": "invoke",
             "task": {"id": root, "counter": 1, "rootPromiseId": root},
         }
-        assert legacy.claim(root)[0] == 201
-        legacy.create(leaf)
+        assert older.claim(root)[0] == 201
+        older.create(leaf)
         wait = {"rootPromiseId": root, "timeout": FAR, "recv": f"poll://any@{group}/w"}
         told = {"id": "s", "timeout": FAR, "recv": {"type": "poll", "data": {"group": group, "id": "w"}}}
         paths = (f"/promises/callback/{leaf}", f"/promises/subscribe/{leaf}")
@@ -174,33 +174,33 @@ def test_callbacks_and_streams(legacy: Legacy, legacy_gateway: Gateway, form: st
             paths = ("/callbacks", "/subscriptions")
         for path, body in zip(paths, (wait, told), strict=True):
             for status in (201, 200):
-                got, answer = legacy.ask("POST", path, body)
+                got, answer = older.ask("POST", path, body)
                 assert (got, answer["promise"]["state"]) == (status, "PENDING")
                 assert answer["callback"]["promiseId"] == leaf
                 assert answer["callback"].keys() >= {"id", "timeout", "createdOn"}
-        assert legacy.ask("POST", "/tasks/complete", {"id": root, "counter": 1})[0] == 201
-        legacy.ask("PATCH", f"/promises/{leaf}", {"state": "RESOLVED", "value": {"data": "Nw=="}})
+        assert older.ask("POST", "/tasks/complete", {"id": root, "counter": 1})[0] == 201
+        older.ask("PATCH", f"/promises/{leaf}", {"state": "RESOLVED", "value": {"data": "Nw=="}})
         found = sorted(stream.messages(2), key=lambda one: str(one["type"]))
         assert [one["type"] for one in found] == ["notify", "resume"]
         assert found[0]["promise"]["value"] == {"data": "Nw=="}
-        status, message = legacy.claim(root, 2)
+        status, message = older.claim(root, 2)
         assert (status, message["promises"]["leaf"]["data"]["id"]) == (201, leaf)
         for path, body in zip(paths, (wait, told), strict=True):
-            status, answer = legacy.ask("POST", path, body)
+            status, answer = older.ask("POST", path, body)
             assert (status, answer["callback"], answer["promise"]["state"]) == (200, None, "RESOLVED")
 
 
-def test_a_promise_with_its_callback(legacy: Legacy, legacy_gateway: Gateway) -> None:
+def test_a_promise_with_its_callback(older: OlderClient, older_gateway: Gateway) -> None:
     """Both are made by one request, as versions 0.2 and 0.3 send it; again they are the same. Neither is made
     if the other cannot be."""
-    with LegacyPoll(legacy_gateway.legacy_url, "L-with", "w") as stream:
-        legacy.create("L-with", "poll://any@L-with")
-        assert stream.next() is not None and legacy.claim("L-with")[0] == 201
+    with OlderStream(older_gateway.older_url, "L-with", "w") as stream:
+        older.create("L-with", "poll://any@L-with")
+        assert stream.next() is not None and older.claim("L-with")[0] == 201
         promise = {"id": "L-with.1", "timeout": FAR, "param": {"data": "eA=="}, "tags": {"a": "b"}}
         callback = {"rootPromiseId": "L-with", "timeout": FAR, "recv": "poll://any@L-with/w"}
         body = {"promise": promise, "callback": callback}
         for status in (201, 200):
-            got, made = legacy.ask("POST", "/promises/callback", body, idempotency_key="k", strict="True")
+            got, made = older.ask("POST", "/promises/callback", body, idempotency_key="k", strict="True")
             assert (got, made["promise"]["param"], made["promise"]["tags"]) == (
                 status,
                 {"data": "eA=="},
@@ -208,38 +208,38 @@ def test_a_promise_with_its_callback(legacy: Legacy, legacy_gateway: Gateway) ->
             )
             assert made["callback"]["promiseId"] == "L-with.1"
             assert made["callback"]["rootPromiseId"] == "L-with"
-        assert legacy.ask("POST", "/promises/callback", body) == (409, 40900)
-        assert legacy.ask("POST", "/tasks/complete", {"id": "L-with", "counter": 1})[0] == 201
-        legacy.ask("PATCH", "/promises/L-with.1", {"state": "RESOLVED"})
+        assert older.ask("POST", "/promises/callback", body) == (409, 40900)
+        assert older.ask("POST", "/tasks/complete", {"id": "L-with", "counter": 1})[0] == 201
+        older.ask("PATCH", "/promises/L-with.1", {"state": "RESOLVED"})
         message = stream.next()
         assert message is not None and message["type"] == "resume"
-        status, made = legacy.ask("POST", "/promises/callback", body, idempotency_key="k")
+        status, made = older.ask("POST", "/promises/callback", body, idempotency_key="k")
         assert (status, made["callback"], made["promise"]["state"]) == (200, None, "RESOLVED")
     alone = {"promise": promise | {"id": "L-alone.1"}, "callback": callback | {"rootPromiseId": "L-alone"}}
-    assert legacy.ask("POST", "/promises/callback", alone) == (422, 42200)
-    assert legacy.ask("GET", "/promises/L-alone.1") == (404, 40400)
+    assert older.ask("POST", "/promises/callback", alone) == (422, 42200)
+    assert older.ask("GET", "/promises/L-alone.1") == (404, 40400)
 
 
 def test_a_path_without_a_prefix_is_the_protocol_on_the_other_port(
-    legacy: Legacy, legacy_gateway: Gateway
+    older: OlderClient, older_gateway: Gateway
 ) -> None:
     """The port of requests gives the same path the messages of the protocol."""
-    with LegacyPoll(legacy_gateway.url, "L-both", "w") as stream:
-        legacy.create("L-both", "L-both")
+    with OlderStream(older_gateway.url, "L-both", "w") as stream:
+        older.create("L-both", "L-both")
         message = stream.next()
         assert message is not None and message["kind"] == "execute"
 
 
-def test_schedules(legacy: Legacy) -> None:
+def test_schedules(older: OlderClient) -> None:
     """Created, read and deleted."""
     body = {"id": "L-s", "cron": "* * * * *", "promiseId": "{{.id}}.{{.timestamp}}", "promiseTimeout": 60_000}
-    status, record = legacy.ask("POST", "/schedules", body)
+    status, record = older.ask("POST", "/schedules", body)
     assert (status, record["cron"]) == (201, "* * * * *")
-    assert legacy.ask("POST", "/schedules", body) == (200, record)
-    assert legacy.ask("POST", "/schedules", body | {"promiseTimeout": 1}) == (409, 40901)
-    assert legacy.ask("GET", "/schedules/L-s") == (200, record)
-    assert legacy.ask("DELETE", "/schedules/L-s") == (204, None)
-    assert legacy.ask("GET", "/schedules/L-s") == legacy.ask("DELETE", "/schedules/L-s") == (404, 40401)
+    assert older.ask("POST", "/schedules", body) == (200, record)
+    assert older.ask("POST", "/schedules", body | {"promiseTimeout": 1}) == (409, 40901)
+    assert older.ask("GET", "/schedules/L-s") == (200, record)
+    assert older.ask("DELETE", "/schedules/L-s") == (204, None)
+    assert older.ask("GET", "/schedules/L-s") == older.ask("DELETE", "/schedules/L-s") == (404, 40401)
 
 
 JUNK: list[tuple[str, str, Any]] = [
@@ -270,26 +270,26 @@ JUNK: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), JUNK, ids=lambda one: json.dumps(one)[:60])
-def test_junk(legacy: Legacy, method: str, path: str, body: Any) -> None:
+def test_junk(older: OlderClient, method: str, path: str, body: Any) -> None:
     """What is malformed is 400 in the form of the older API."""
-    assert legacy.ask(method, path, body) == (400, 40000)
+    assert older.ask(method, path, body) == (400, 40000)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b'{"id": "\\ud800", "timeout": 1}'])
-def test_bodies_that_are_no_json(legacy: Legacy, content: bytes) -> None:
+def test_bodies_that_are_no_json(older: OlderClient, content: bytes) -> None:
     """So are bodies that cannot be read."""
-    answer = legacy.http.post("/promises", content=content)
+    answer = older.http.post("/promises", content=content)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, 40000)
 
 
-def test_limits_and_wrong_methods(legacy: Legacy) -> None:
+def test_limits_and_wrong_methods(older: OlderClient) -> None:
     """A body that is too large, a method that a path does not have, a promise that has no task."""
-    assert legacy.http.post("/promises", content=b" " * (MAX_BODY + 1)).status_code == 413
-    assert legacy.http.put("/promises/L-x").status_code == 405
-    legacy.create("L-bare")
-    legacy.create("L-bare.1")
+    assert older.http.post("/promises", content=b" " * (MAX_BODY + 1)).status_code == 413
+    assert older.http.put("/promises/L-x").status_code == 405
+    older.create("L-bare")
+    older.create("L-bare.1")
     body = {"rootPromiseId": "L-bare", "timeout": 1, "recv": "g"}
-    assert legacy.ask("POST", "/promises/callback/L-bare.1", body) == (422, 42200)
+    assert older.ask("POST", "/promises/callback/L-bare.1", body) == (422, 42200)
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_the_groups_of_a_token_hold_for_receivers(opened: Callable[..., Gateway]
     others = ["h", "poll://any@h", "http://127.0.0.1:9/", {"type": "poll", "data": {"group": "g:h"}}]
     others += [{"type": "http", "data": {"url": "https://example.org/", "headers": {"authorization": "x"}}}]
     header = basic(token(prefix="a.", groups=["g"]))
-    with Legacy(opened(auth_key=key).url, authorization=header) as client:
+    with OlderClient(opened(auth_key=key).url, authorization=header) as client:
         client.create("a.1")
         client.create("a.2", "g")
         for recv, statuses in [*((one, {403}) for one in others), (own, {200, 201})]:
@@ -324,8 +324,8 @@ def test_the_groups_of_a_token_hold_for_receivers(opened: Callable[..., Gateway]
 
 def test_tokens(opened: Callable[..., Gateway], key: Path) -> None:
     """A token is the password of Basic authorization, or a bearer's; its prefix and groups hold here too."""
-    gateway = opened(auth_key=key, legacy_port=0)
-    with Legacy(gateway.url) as client:
+    gateway = opened(auth_key=key, older_port=0)
+    with OlderClient(gateway.url) as client:
         for header in ("", "Basic x", basic("x"), basic("")):
             assert client.ask("GET", "/promises/a.1", authorization=header) == (401, 40100)
         mine = basic(token(prefix="a.", groups=["g"]))
@@ -345,6 +345,6 @@ def test_tokens(opened: Callable[..., Gateway], key: Path) -> None:
         assert client.ask("POST", "/promises/subscribe/a.1", listen, authorization=mine) == (403, 40300)
         admin = f"Bearer {token(role='admin')}"
         assert client.ask("GET", "/promises", authorization=admin)[0] == 200
-        streams = gateway.legacy_url
+        streams = gateway.older_url
         assert httpx.get(f"{streams}/g/w").status_code == 401
         assert httpx.get(f"{streams}/h/w", headers={"authorization": mine}).status_code == 403

@@ -14,15 +14,15 @@ import psycopg
 import pytest
 
 from pyengine.database.statements.gateway import ACKNOWLEDGE
-from pyengine.gateway.dialects import current
-from pyengine.gateway.frames import execute_frame, unblock_frame
-from pyengine.gateway.members import Member, Members, Message
 from pyengine.gateway.memory import Memory
 from pyengine.gateway.metrics import Metrics
-from pyengine.gateway.offers import Offers
-from pyengine.gateway.unblocks import Unblocks
+from pyengine.gateway.streams.dialects import current
+from pyengine.gateway.streams.frames import execute_frame, unblock_frame
+from pyengine.gateway.streams.members import Member, Members, Message
+from pyengine.gateway.streams.offers import Offers
+from pyengine.gateway.streams.unblocks import Unblocks
 from tests.conftest import Connection
-from tests.gateway.http_client import Client, Poll
+from tests.gateway.http_client import Client, EventStream
 from tests.support.gateway import Gateway
 
 ANY = "poll://any@{}"
@@ -42,11 +42,11 @@ def listen(client: Client, promise: str, address: str) -> None:
 
 def test_a_task_is_offered_to_one_member(client: Client) -> None:
     """A task for any member of a group goes to one of them; one for a certain member goes to that one."""
-    with Poll(client.url, "g1", "a"), Poll(client.url, "g1", "b") as b:
+    with EventStream(client.url, "g1", "a"), EventStream(client.url, "g1", "b") as b:
         client.create("poll-1", "poll://uni@g1/b")
         assert offered(b.next()) == ("poll-1", 0)
     ids = {f"poll-any-{n}" for n in range(6)}
-    with Poll(client.url, "g1-any", "c") as c, Poll(client.url, "g1-any", "d", beside=c):
+    with EventStream(client.url, "g1-any", "c") as c, EventStream(client.url, "g1-any", "d", beside=c):
         for id in ids:
             client.create(id, ANY.format("g1-any"))
         assert {offered(one)[0] for one in c.messages(6)} == ids
@@ -55,13 +55,13 @@ def test_a_task_is_offered_to_one_member(client: Client) -> None:
 def test_a_task_waits_for_a_member(client: Client) -> None:
     """Tasks that were due before a stream is opened are sent on it at once."""
     client.create("poll-early", ANY.format("g2"))
-    with Poll(client.url, "g2", "a") as stream:
+    with EventStream(client.url, "g2", "a") as stream:
         assert offered(stream.next()) == ("poll-early", 0)
 
 
 def test_a_preference_is_kept(client: Client) -> None:
     """A task that prefers a member goes to it, even if that one has more than others."""
-    with Poll(client.url, "g3", "a") as a, Poll(client.url, "g3", "b"):
+    with EventStream(client.url, "g3", "a") as a, EventStream(client.url, "g3", "b"):
         for n in range(5):
             client.create(f"poll-pref-{n}", "poll://any@g3/a")
         assert {offered(one)[0] for one in a.messages(5)} == {f"poll-pref-{n}" for n in range(5)}
@@ -70,7 +70,7 @@ def test_a_preference_is_kept(client: Client) -> None:
 def test_a_promise_that_settled(client: Client, house: str) -> None:
     """A listener gets the settled promise, also in letters of the world, and the message is gone then."""
     client.create("poll-lis", **{"resonate:external": "true"})
-    with Poll(client.url, "g4", "a") as stream:
+    with EventStream(client.url, "g4", "a") as stream:
         listen(client, "poll-lis", "poll://uni@g4/a")
         client.ask("promise.settle", id="poll-lis", state="resolved", value={"headers": {"ä": "𝄞é"}})
         message = stream.next()
@@ -115,7 +115,7 @@ def test_the_paths_of_streams(client: Client, path: str) -> None:
 
 def test_names_are_decoded_once(client: Client) -> None:
     """Group and id may be percent-encoded or not; the stream is that of the member they mean."""
-    with Poll(client.url, "g ö%41".replace(" ", "-"), "p:1,ß") as stream:
+    with EventStream(client.url, "g ö%41".replace(" ", "-"), "p:1,ß") as stream:
         client.create("poll-names", "poll://uni@g-ö%41/p:1,ß")
         assert offered(stream.next())[0] == "poll-names"
 
@@ -128,20 +128,20 @@ def test_names_without_an_address(client: Client, path: str) -> None:
 
 def test_the_newest_stream_of_a_member_counts(client: Client) -> None:
     """A second stream of a member ends the first, and gets what comes then."""
-    with Poll(client.url, "g6", "a") as older:
-        with Poll(client.url, "g6", "a") as newer:
+    with EventStream(client.url, "g6", "a") as older:
+        with EventStream(client.url, "g6", "a") as newer:
             assert older.next() is None
             client.create("poll-newer", ANY.format("g6"))
             assert offered(newer.next())[0] == "poll-newer"
-        with Poll(client.url, "g6", "a") as third:
+        with EventStream(client.url, "g6", "a") as third:
             client.create("poll-third", ANY.format("g6"))
             assert offered(third.next())[0] == "poll-third"
 
 
 def test_a_member_that_is_gone(client: Client, gateway: Gateway) -> None:
     """A stream that its client has closed is no stream: what is due goes to another member."""
-    with Poll(client.url, "g7", "b") as other:
-        with Poll(client.url, "g7", "a"):
+    with EventStream(client.url, "g7", "b") as other:
+        with EventStream(client.url, "g7", "a"):
             pass
         late = time.monotonic() + 60
         while len(gateway.parts.members.of_group("g7")) > 1:
@@ -162,12 +162,12 @@ def test_streams_end_by_themselves(dsn: str, opened: Callable[..., Gateway]) -> 
     """A stream ends cleanly after its time; in its last seconds nothing is sent on it, so that nothing is
     lost; meanwhile comments keep it open."""
     gateway = opened(stream_life_s=(1.5, 1.5), closing_s=1.0, comment_s=0.05)
-    with Client(gateway.url) as client, Poll(client.url, "g", "a") as stream:
+    with Client(gateway.url) as client, EventStream(client.url, "g", "a") as stream:
         time.sleep(0.6)
         client.create("end-1", ANY.format("g"))
         assert stream.next() is None
         assert stream.comments > 10
-        with Poll(client.url, "g", "a") as again:
+        with EventStream(client.url, "g", "a") as again:
             assert offered(again.next())[0] == "end-1"
 
 
@@ -176,11 +176,11 @@ def test_an_offer_is_sent_once_on_a_stream(dsn: str, opened: Callable[..., Gatew
     released, which makes it a new offer, to all."""
     offer_again(dsn, 200)
     gateway = opened()
-    with Client(gateway.url) as client, Poll(client.url, "g", "a") as a:
+    with Client(gateway.url) as client, EventStream(client.url, "g", "a") as a:
         client.create("once", ANY.format("g"))
         assert offered(a.next()) == ("once", 0)
         assert a.is_silent(1.0)
-        with Poll(client.url, "g", "b") as b:
+        with EventStream(client.url, "g", "b") as b:
             assert offered(b.next()) == ("once", 0)
         assert client.acquire("once", pid="c")[0] == 200
         assert client.ask("task.release", id="once", version=1)[0] == 200
@@ -191,7 +191,7 @@ def test_a_member_has_a_bound(dsn: str, opened: Callable[..., Gateway]) -> None:
     """A member is offered so many tasks and no more until it has acquired some; here or elsewhere."""
     offer_again(dsn, 300)
     gateway = opened(max_unacquired=3)
-    with Client(gateway.url) as client, Poll(client.url, "g", "a") as stream:
+    with Client(gateway.url) as client, EventStream(client.url, "g", "a") as stream:
         for n in range(5):
             client.create(f"bound-{n}", ANY.format("g"))
         first = [offered(one)[0] for one in stream.messages(3)]
@@ -207,7 +207,11 @@ def test_two_gateways_share_a_database(dsn: str, opened: Callable[..., Gateway])
     """Each asks for what is due to its own members only, so that nothing waits for the other's."""
     with ExitStack() as stack:
         one, other = stack.enter_context(Client(opened().url)), stack.enter_context(Client(opened().url))
-        with Poll(one.url, "g", "a") as a, Poll(other.url, "g", "b") as b, Poll(other.url, "h", "c") as c:
+        with (
+            EventStream(one.url, "g", "a") as a,
+            EventStream(other.url, "g", "b") as b,
+            EventStream(other.url, "h", "c") as c,
+        ):
             one.create("to-a", "poll://uni@g/a")
             one.create("to-b", "poll://uni@g/b")
             one.create("prefers-b", "poll://any@g/b")
@@ -227,7 +231,7 @@ def test_listeners_of_groups(client: Client) -> None:
     """A listener that is any member of a group is one of those with an open stream."""
     client.create("poll-group", **{"resonate:external": "true"})
     listen(client, "poll-group", "poll://any@g8")
-    with Poll(client.url, "g8", "a") as stream:
+    with EventStream(client.url, "g8", "a") as stream:
         client.ask("promise.settle", id="poll-group", state="resolved")
         message = stream.next()
         assert message is not None and message["data"]["promise"]["id"] == "poll-group"
@@ -237,7 +241,7 @@ def test_a_stream_has_no_session(opened: Callable[..., Gateway], conn: Connectio
     """However many streams are open, the gateway has a few sessions in the database, none of them at work."""
     gateway = opened()
     with ExitStack() as stack, Client(gateway.url) as client:
-        streams = [stack.enter_context(Poll(gateway.url, "g", f"p{n}")) for n in range(30)]
+        streams = [stack.enter_context(EventStream(gateway.url, "g", f"p{n}")) for n in range(30)]
         client.create("work", "poll://uni@g/p7")
         assert offered(streams[7].next())[0] == "work"
         row = conn.execute(
@@ -250,14 +254,14 @@ def test_a_stream_has_no_session(opened: Callable[..., Gateway], conn: Connectio
 def test_there_is_a_largest_number_of_streams(opened: Callable[..., Gateway]) -> None:
     """The next one is 503, on which clients wait; there is room again once one has ended."""
     gateway = opened(max_streams=1)
-    with Poll(gateway.url, "g", "a"), Client(gateway.url) as client:
+    with EventStream(gateway.url, "g", "a"), Client(gateway.url) as client:
         answer = client.http.get(f"{gateway.url}/poll/g/b")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     late = time.monotonic() + 60
     while len(gateway.parts.members):
         assert time.monotonic() < late
         time.sleep(0.01)
-    with Poll(gateway.url, "g", "b") as stream:
+    with EventStream(gateway.url, "g", "b") as stream:
         assert stream.status == 200
 
 
@@ -268,7 +272,7 @@ def test_time_passes_without_a_worker(client: Client) -> None:
         "promise.create", id="poll-timer", timeoutAt=now + 1000, tags={"resonate:timer": "true"}
     )
     assert client.post(request).status_code == 200
-    with Poll(client.url, "g9", "a") as stream:
+    with EventStream(client.url, "g9", "a") as stream:
         listen(client, "poll-timer", "poll://uni@g9/a")
         message = stream.next()
         assert message is not None and message["data"]["promise"]["state"] == "resolved"
@@ -278,7 +282,7 @@ def test_a_pending_promise_is_never_sent(
     conn: Connection, opened: Callable[..., Gateway], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever the outbox says: a client would end its process."""
-    with Client(opened().url) as client, Poll(client.url, "g", "a") as stream:
+    with Client(opened().url) as client, EventStream(client.url, "g", "a") as stream:
         client.create("open", **{"resonate:external": "true"})
         conn.execute(
             "insert into durable._unblocks (promise_id, address, created_at) "
@@ -299,7 +303,7 @@ def test_a_member_that_stalls_is_asked_for_less_often(
     new ones at once."""
     offer_again(dsn, 100)
     gateway = opened()
-    with Client(gateway.url) as client, Poll(client.url, "g", "a") as stream:
+    with Client(gateway.url) as client, EventStream(client.url, "g", "a") as stream:
         client.create("vain", ANY.format("g"))
         assert offered(stream.next()) == ("vain", 0)
         offers = set()

@@ -13,7 +13,7 @@ from typing import Any
 from pyengine.database.statements.gateway import OFFERS, UNBLOCKS
 from pyengine.database.statements.older import OLDER_OFFERS, OLDER_UNBLOCKS
 from pyengine.database.statements.procedures import Procedure
-from pyengine.gateway.frames import execute_frame, notify_frame, older_frame, unblock_frame
+from pyengine.gateway.streams.frames import execute_frame, notify_frame, older_frame, unblock_frame
 
 __all__ = ["OLDER", "Dialect", "current"]
 

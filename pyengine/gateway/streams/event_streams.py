@@ -4,13 +4,12 @@ Lives here: `GET /poll/{group}/{id}`, from the request to the last byte of its a
 are sent (offers.py, unblocks.py). Design: a stream ends by itself before clients go deaf, and they open it
 again within a second. The server's report of a closed connection ends it early; a write that fails says
 nothing, because the server drops what cannot be written. A message counts as sent once the operating system
-has it: the empty write behind it returns only then (outgoing.py).
+has it: the empty write behind it returns only then (gateway/outgoing.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import random
 
@@ -18,14 +17,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from pyengine.gateway.config import GatewayConfig
-from pyengine.gateway.frames import COMMENT, CONNECTED
-from pyengine.gateway.members import Full, Member, Members, Stream, is_routable
 from pyengine.gateway.outgoing import STUCK_S, Outgoing, drain, write
-from pyengine.gateway.permissions import Forbidden, check_poll
-from pyengine.gateway.tokens import TokenRefused, Verifier
+from pyengine.gateway.permissions import Forbidden, check_stream
+from pyengine.gateway.resources import Resources
+from pyengine.gateway.streams.frames import COMMENT, CONNECTED
+from pyengine.gateway.streams.members import Full, Member, Members, Stream, is_routable
+from pyengine.gateway.tokens import TokenRefused, bearer
 
-__all__ = ["Poll"]
+__all__ = ["EventStreams"]
 
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -34,23 +33,19 @@ _HEADERS = [
 ]
 
 
-class Poll:
-    """The endpoint of streams.
+class EventStreams:
+    """The endpoint that opens streams for the members of one API.
 
     Args:
-        config: the gateway's options.
-        members: its open streams.
-        outgoing: the bytes on their way to clients.
-        verifier: the check of tokens, or None if none are needed.
+        resources: what it shares with other endpoints.
+        members: the open streams.
     """
 
-    def __init__(
-        self, config: GatewayConfig, members: Members, outgoing: Outgoing, verifier: Verifier | None
-    ) -> None:
-        self._config = config
+    def __init__(self, resources: Resources, members: Members) -> None:
+        self._config = resources.config
+        self._verifier = resources.verifier
+        self._outgoing = resources.outgoing
         self._members = members
-        self._outgoing = outgoing
-        self._verifier = verifier
 
     async def open(self, request: Request) -> Response:
         """Open a stream for the member that the path names."""
@@ -59,7 +54,7 @@ class Poll:
         member = Member(request.path_params["group"], request.path_params["pid"])
         if self._verifier is not None:
             try:
-                check_poll(self._verifier.verify(bearer(request)), member.group)
+                check_stream(self._verifier.verify(bearer(request.headers)), member.group)
             except TokenRefused as refused:
                 return PlainTextResponse(str(refused), 401, {"www-authenticate": "Bearer"})
             except Forbidden as forbidden:
@@ -72,22 +67,6 @@ class Poll:
         except Full:
             return PlainTextResponse("this gateway takes no further stream", 503, {"retry-after": "1"})
         return _StreamResponse(stream, self._members, self._outgoing, self._config.comment_s)
-
-
-def bearer(request: Request) -> str | None:
-    """Return the token of a request's header, or None.
-
-    Clients of the older API know Basic authorization only: there the token is the password.
-    """
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "basic":
-        try:
-            token = base64.b64decode(token.strip(), validate=True).decode().partition(":")[2]
-        except ValueError:
-            return None
-    elif scheme.lower() != "bearer":
-        return None
-    return token.strip() or None
 
 
 class _StreamResponse(Response):

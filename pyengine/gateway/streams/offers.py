@@ -12,10 +12,10 @@ import random
 from typing import Any
 
 from pyengine.database.pool import ConnectionPool
-from pyengine.gateway.dialects import Dialect
-from pyengine.gateway.members import Members, Message, Stream
 from pyengine.gateway.metrics import Metrics
-from pyengine.gateway.polling import Poller
+from pyengine.gateway.poller import Poller
+from pyengine.gateway.streams.dialects import Dialect
+from pyengine.gateway.streams.members import Members, Message, Stream
 
 __all__ = ["Offers"]
 
