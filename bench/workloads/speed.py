@@ -19,19 +19,22 @@ _MANY = 5_000
 
 
 def start(site: Site) -> Iterator[Measure]:
-    """Starts a second: one client, sixteen, and the API for many where there is one. No worker runs."""
+    """Starts a second: one client, sixteen, sixteen callers of one, and the API for many, if there is one. No
+    worker runs."""
     seconds = 0.5 if site.quick else 3
     with site.system.running(site.dsn):
         for clients in (1, 16):
             rate = asyncio.run(starts(site, clients, seconds))
             yield Measure(f"starts/s, {clients} client{'s' if clients > 1 else ''}", rate, "/s")
+        rate = asyncio.run(starts(site, 1, seconds, callers=16))
+        yield Measure("starts/s, 16 callers of one client", rate, "/s")
         if "bulk" in site.system.abilities:
             rates = [_bulk(site) for _ in range(site.size(5, 1))]
             yield Measure(f"starts/s, {_MANY:,} at once", max(rates), "/s")
 
 
-async def starts(site: Site, clients: int, seconds: float) -> float:
-    """Starts a second of so many clients at once."""
+async def starts(site: Site, clients: int, seconds: float, callers: int = 1) -> float:
+    """Starts a second of so many clients at once, with so many callers each."""
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(site.system.client(site.dsn)) for _ in range(clients)]
         for client in opened:
@@ -45,7 +48,7 @@ async def starts(site: Site, clients: int, seconds: float) -> float:
                 count += 1
             return count
 
-        counts = await asyncio.gather(*map(alone, opened))
+        counts = await asyncio.gather(*map(alone, opened * callers))
         return sum(counts) / (time.perf_counter() - begin)
 
 

@@ -13,13 +13,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from pyengine.client.caller_connection import run_on
+from pyengine.client.concurrent_starts import ConcurrentStarts
 from pyengine.client.results import ResultPoller
 from pyengine.client.transport import Transport
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import Channel
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.procedures import Procedure
+from pyengine.database.statements.procedures import START, START_FRESH, Procedure, StartRequest
 from pyengine.errors import InvalidRequest
 
 __all__ = ["AsyncpgTransport"]
@@ -42,6 +43,7 @@ class AsyncpgTransport(Transport):
         self._listener = listener
         self._pool = ConnectionPool(database, "client", connections)
         self._results = ResultPoller(self._pool, listener)
+        self._starts = ConcurrentStarts(super().start, self._start_together)
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -57,6 +59,17 @@ class AsyncpgTransport(Transport):
             if self._closed:
                 raise InvalidRequest("this client is closed")
             await self._database.open()
+
+    async def start(self, request: StartRequest) -> Any:
+        """Start a run, notify workers, and return the row of `START`.
+
+        Raises:
+            EngineError: as `rows`.
+        """
+        if not request.fresh:
+            return await super().start(request)
+        await self._prepare(START, (*request, False, None))
+        return await self._starts.start(request)
 
     @property
     def hint_count(self) -> int | None:
@@ -84,6 +97,7 @@ class AsyncpgTransport(Transport):
 
     async def close(self) -> None:
         """Close the connections; waits for results raise CancelledError."""
+        await self._starts.close()
         self._closed = True
         await self._results.close()
         await self._pool.close()
@@ -113,6 +127,14 @@ class AsyncpgTransport(Transport):
         finally:
             for channel in _CHANGES:
                 self._listener.unsubscribe(channel, changed.set)
+
+    async def _start_together(self, requests: list[StartRequest]) -> bool:
+        with_commit = self.with_commit("durable_ready")
+        args, ids = [one.args for one in requests], [one.id for one in requests]
+        (row,) = await self.rows(START_FRESH, args, ids, *requests[0].shared(), with_commit)
+        if row["started"]:
+            await self.announce("durable_ready", with_commit=with_commit)
+        return bool(row["started"])
 
     async def _rows(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]:
         return await self._pool.rows(procedure, *values)

@@ -33,9 +33,7 @@ class Transport(ABC):
         Raises:
             EngineError: by SQLSTATE; Unavailable if the database cannot be reached.
         """
-        _refuse_workflow()
-        check_values(procedure, values)
-        await self.open()
+        await self._prepare(procedure, values)
         return await self._rows(procedure, values)
 
     async def first_row(self, conn: Any, procedure: Procedure, *values: Any) -> Any:
@@ -127,6 +125,12 @@ class Transport(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close the connections."""
+
+    async def _prepare(self, procedure: Procedure, values: tuple[Any, ...]) -> None:
+        """Do what comes before each procedure: refuse workflow code, check the values, open the database."""
+        _refuse_workflow()
+        check_values(procedure, values)
+        await self.open()
 
     @abstractmethod
     async def _rows(self, procedure: Procedure, values: tuple[Any, ...]) -> list[Any]: ...

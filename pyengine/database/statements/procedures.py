@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "AS_OF",
@@ -47,6 +47,7 @@ __all__ = [
     "SIGNAL",
     "SIGNAL_WITHIN",
     "START",
+    "START_FRESH",
     "START_WITHIN",
     "TAKE_PRESENCE",
     "TICK",
@@ -283,6 +284,20 @@ class StartRequest(NamedTuple):
     any_workflow: bool = False
     fresh: bool = False
 
+    def shared(self) -> tuple[Any, ...]:
+        """The parameters that starts of one `START_FRESH` have in common."""
+        return (
+            self.workflow,
+            self.queue,
+            self.version,
+            self.delay_ms,
+            self.timeout_ms,
+            self.priority,
+            self.tags,
+            self.tenant,
+            self.any_workflow,
+        )
+
 
 # a driver or a user may have set up its own conversion of json, so JSON crosses clients' connections as text
 _REQUEST = (
@@ -296,6 +311,17 @@ START = Procedure(
         "-> (id, created, handed_off)"
     ),
     sql=f"select s.id, s.created, s.handed_off from durable.start_v1({_REQUEST}, $14::boolean, $15::text) s",
+)
+
+START_FRESH = Procedure(
+    signature=(
+        "(args jsonb[], ids[], workflow, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
+        "any_workflow, with the hint) -> started, or none of them"
+    ),
+    sql=(
+        "select durable.start_fresh_v1($3::text, $1::text[], $2::text[], $4::text, $5::text, $6::bigint, "
+        "$7::bigint, $8::integer, $9::text::jsonb, $10::text, $11::boolean, $12::boolean) as started"
+    ),
 )
 
 START_WITHIN = Procedure(
