@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
+from pyengine.gateway.json_object import read_object
 
 __all__ = ["VERSION", "Refused", "Request", "read_request", "refusal"]
 
@@ -21,7 +21,6 @@ VERSION = "2026-04-01"
 _DEBUG_TIME = "resonate:debug_time"
 # a larger body is no slip of a client, and would keep others waiting
 _GUESSED_BYTES_MAX = 64 * 1024
-_decoder = msgspec.json.Decoder()
 
 
 class Refused(Exception):
@@ -78,12 +77,9 @@ def read_request(body: bytes, *, debug: bool) -> Request:
         body: the bytes.
         debug: leave in it the instant as of which it asks to be handled.
     """
-    try:
-        document = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    document = read_object(body)
+    if document is None:
         return _described(_guess(body), None, {})
-    if not isinstance(document, dict):
-        return _described(None, None, {})
     head = document.get("head")
     token = None
     if isinstance(head, dict):

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from pyengine.gateway.envelope import Refused
+from pyengine.gateway.json_object import read_object
 from pyengine.gateway.memory import Share
 from pyengine.gateway.older.answers import error
 from pyengine.gateway.older.call import Call
@@ -103,10 +103,7 @@ class OlderApi:
     async def _body(self, request: Request, share: Share) -> Body:
         config = self._resources.config
         text = await read_body(request, share, config.max_body_bytes, config.body_idle_s)
-        try:
-            found = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+        body = read_object(text)
+        if body is None:
             raise Refused(400, "the body is no JSON object")
-        return found
+        return body
