@@ -109,6 +109,10 @@ class Limits:
             help="Answers and messages that clients have not taken yet, all together, at most.",
         ),
     ] = 128 * 1024 * 1024
+    max_connections: Annotated[
+        int,
+        typer.Option("--max-connections", min=2, help="Open connections of clients, at most."),
+    ] = 10_000
     max_streams: Annotated[
         int, typer.Option("--max-streams", min=1, help="Open streams of members, at most.")
     ] = 4096

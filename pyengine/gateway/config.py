@@ -49,6 +49,7 @@ class GatewayConfig:
         max_outgoing_bytes: the answers and messages that clients have not taken yet, all together; further
             answers get 503, and further messages come later.
         max_stream_bytes: the messages that wait on one stream; a single one may be larger.
+        max_connections: the largest number of open connections of clients, streams included.
         max_streams: the largest number of open streams.
         max_unacquired: tasks that a member is offered without having acquired them.
         body_idle_s: seconds without a byte after which a body is given up.
@@ -83,6 +84,7 @@ class GatewayConfig:
     max_bodies_bytes: int = MAX_BODIES_BYTES
     max_outgoing_bytes: int = MAX_OUTGOING_BYTES
     max_stream_bytes: int = MAX_STREAM_BYTES
+    max_connections: int = 10_000
     max_streams: int = 4096
     max_unacquired: int = 64
     body_idle_s: float = 30.0
@@ -126,6 +128,11 @@ class GatewayConfig:
             raise InvalidRequest(
                 f"all bodies together may have {self.max_bodies_bytes} bytes, and one {self.max_body_bytes}",
                 hint="--max-bodies is at least --max-body",
+            )
+        if self.max_connections <= self.max_streams:
+            raise InvalidRequest(
+                f"{self.max_connections} connections leave none beside {self.max_streams} streams",
+                hint="--max-connections is larger than --max-streams",
             )
 
 

@@ -1,9 +1,9 @@
 """The HTTP server of a gateway: its socket, its limits, its orderly stop.
 
 Lives here: everything about uvicorn. May not: routes. Design: connections stay open longer than clients keep
-them, so that no request meets a connection that is about to close. A connection that sends nothing is closed.
-A stop ends the streams, waits for pushes, takes no further connections and then waits for requests; one time
-is for both.
+them, so that no request meets a connection that is about to close. A connection that sends nothing is closed,
+at once where there are too many (connections.py). A stop ends the streams, waits for pushes, takes no further
+connections and then waits for requests; one time is for both.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pyengine.errors import InvalidRequest
 from pyengine.gateway.app import Parts, create_app
 from pyengine.gateway.config import GatewayConfig
+from pyengine.gateway.connections import Connections
+from pyengine.gateway.envelope import refusal
 
 __all__ = ["GatewayServer"]
+
+logger = logging.getLogger("pyengine.gateway")
 
 KEEP_ALIVE_S = 90
 _HEAD_S = 30.0
@@ -30,6 +36,11 @@ _BACKLOG = 2048
 _FILES = 65_536
 # for requests, if pushes have taken all the time of a stop
 _REQUESTS_S = 1
+_TOO_MANY = msgspec.json.encode(refusal("unknown", "0", 503, "this gateway takes no further connection"))
+_REFUSED = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_TOO_MANY), _TOO_MANY)
+)
 
 
 class GatewayServer:
@@ -65,7 +76,7 @@ class GatewayServer:
         Raises:
             InvalidRequest: the address cannot be used.
         """
-        _allow_files()
+        connections = Connections(_limit_of_connections(self._config.max_connections), self.parts.metrics)
         # it reports each start, and each line that is no HTTP
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
         sockets = [_bind(self._config.host, self._config.port, "--port")]
@@ -73,8 +84,9 @@ class GatewayServer:
         if self._config.older_port is not None:
             sockets.append(_bind(self._config.host, self._config.older_port, "--older-port"))
             self.parts.older_port = sockets[1].getsockname()[1]
-        options = uvicorn.Config(
+        options = _Options(
             self._app,
+            connections=connections,
             http=_Connection,
             ws="none",
             log_config=None,
@@ -105,6 +117,14 @@ class GatewayServer:
             await asyncio.wait([self._serving])
 
 
+class _Options(uvicorn.Config):
+    """The options of the server, and the connections that it has."""
+
+    def __init__(self, app: ASGIApp, *, connections: Connections, **options: Any) -> None:
+        super().__init__(app, **options)
+        self.connections = connections
+
+
 class _Server(uvicorn.Server):
     """The server, which leaves signals to the process and ends streams when it stops."""
 
@@ -132,28 +152,38 @@ class _Connection(H11Protocol):
     """A connection: without a request in time it is closed, and what is sent is in the system's hands.
 
     With no buffer of its own, an `await` of the next write returns only when the bytes before are sent. A
-    request finds it in its state.
+    request finds it in its state. One that is idle gives way where there are too many.
     """
 
     _head_handle: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, config: _Options, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._others = config.connections
         self.app_state = {**self.app_state, "connection": self}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
+        if not self._others.admit(self):
+            transport.write(_REFUSED)
+            transport.close()
+            return
         transport.set_write_buffer_limits(high=0)
         _keep_alive(transport.get_extra_info("socket"))
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
+        self._others.closed(self)
         self._head_arrived()
         # it refers to this connection
         self.app_state = {}
         super().connection_lost(exc)
+
+    def give_way(self) -> None:
+        """Close the connection, which is idle, because there are too many."""
+        self.transport.close()
 
     def abort(self) -> None:
         """End the connection at once, without what is still to be sent."""
@@ -166,6 +196,7 @@ class _Connection(H11Protocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             self._head_arrived()
+            self._others.is_busy(self)
         elif self._head_handle is None and not self.transport.is_closing():
             self._expect_head()
 
@@ -174,6 +205,8 @@ class _Connection(H11Protocol):
         super().on_response_complete()
         cycle: RequestResponseCycle | None = self.cycle
         is_idle = cycle is None or cycle.response_complete
+        if is_idle:
+            self._others.is_idle(self)
         if is_idle and self.conn.trailing_data[0] and self._head_handle is None:
             self._expect_head()
 
@@ -209,15 +242,28 @@ class _Connection(H11Protocol):
             self.transport.close()
 
 
-def _allow_files() -> None:
-    """Allow this process as many open connections as its hard limit does."""
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
+def _limit_of_connections(wanted: int) -> int:
+    """Return how many connections there may be: half of the files are for all else."""
+    files = _allow_files()
+    if wanted > files // 2:
+        logger.warning("this process may open %s files, so it takes %s connections", files, files // 2)
+    return min(wanted, files // 2)
 
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+def _allow_files() -> int:
+    """Allow this process as many files as its hard limit does, and return how many it may open now."""
+    try:
+        import resource
+    except ImportError:
+        return _FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
 
 
 def _keep_alive(sock: socket.socket) -> None:

@@ -36,6 +36,7 @@ class Metrics:
         messages: messages that were sent on streams, by kind.
         messages_put_off: messages that found no room beside what clients have not taken yet, by kind.
         slow_clients: connections that were cut off because their clients read too slowly, by what they read.
+        connections_closed: connections that were closed because there were too many: idle ones, and new ones.
         pushes_given_up: unblock messages that their receivers will not get.
     """
 
@@ -64,6 +65,12 @@ class Metrics:
             "pyengine_gateway_slow_clients",
             "Connections that were cut off because their clients read too slowly.",
             ["what"],
+            registry=self._registry,
+        )
+        self.connections_closed = Counter(
+            "pyengine_gateway_connections_closed",
+            "Connections that were closed because there were too many: idle ones, or new ones.",
+            ["state"],
             registry=self._registry,
         )
         self._push_seconds = Histogram(
