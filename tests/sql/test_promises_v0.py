@@ -280,6 +280,16 @@ def test_pages(library: Connection) -> None:
     assert seen == search(library)
 
 
+def test_pages_of_large_promises(conn: Connection) -> None:
+    """A page ends with the promise that makes it large, and has a cursor."""
+    for name in "abc":
+        ask(conn, creation(name, data="x" * (5 * 2**20)))
+    ids = "jsonb_path_query_array(promises, '$[*].id')"
+    call = f"select {ids}, cursor from durable.promise_search_v0(p_cursor => %s)"
+    pages = [ask(conn, (call, (cursor,))) for cursor in ("", "b", "c")]
+    assert pages == [(["a", "b"], "b"), (["c"], None), ([], None)]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

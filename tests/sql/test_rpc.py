@@ -34,6 +34,8 @@ SETTLE = {"id": "x", "state": "resolved"}
 TAKE = {"id": "n", "timeoutAt": NEVER, "tags": tags(target="g")}
 AWAIT = {"awaited": "x", "awaiter": "t"}
 SCHEDULE = {"id": "s", "cron": "0 * * * *", "promiseId": "{{.id}}.{{.timestamp}}", "promiseTimeout": 1000}
+# two of them fill a page
+LARGE = "x" * (5 * 2**20)
 HEARTBEAT = {"pid": "P", "tasks": [{"id": "t", "version": 1}]}
 
 
@@ -427,6 +429,23 @@ def test_pages(conn: Connection, kind: str) -> None:
     assert seen == [ids[:3], ids[3:6], ids[6:]]
     assert say(conn, f"{kind}.search", limit=7).data.keys() == {f"{kind}s"}
     assert say(conn, f"{kind}.search", cursor="99").data == {f"{kind}s": []}
+
+
+def test_pages_of_large_promises(conn: Connection) -> None:
+    """A page ends with the promise that makes it large, whatever its limit; the next one goes on behind it,
+    and no cursor leads behind the last one."""
+    for name in "abcde":
+        say(conn, "promise.create", id=name, timeoutAt=NEVER, param={"data": LARGE})
+
+    def page(limit: int, cursor: str | None) -> tuple[list[str], str | None]:
+        found = say(conn, "promise.search", limit=limit, cursor=cursor).data
+        return [each["id"] for each in found["promises"]], found.get("cursor")
+
+    assert page(100, None) == (["a", "b"], "b")
+    assert page(2, "b") == (["c", "d"], "d")
+    assert page(1, "a") == (["b"], "b")
+    assert page(100, "c") == (["d", "e"], None)
+    assert page(100, "d") == (["e"], None)
 
 
 def test_search_narrows(conn: Connection, clock: Clock) -> None:

@@ -85,8 +85,43 @@ $$;
 comment on function durable._page_of_promises(text, jsonb, integer, text, text, bigint) is
   'One page in the order of ids, by the index that fits.';
 
+create or replace function durable._page_bytes_max()
+returns bigint language sql immutable parallel safe
+as $$ select 8388608::bigint $$;
+comment on function durable._page_bytes_max() is
+  'Payloads of this many bytes end a page that a client in another language asks for, whatever its limit.';
+
+create or replace function durable._payload_bytes(p_promise durable._promises)
+returns bigint language sql immutable parallel safe
+as $$ select coalesce(octet_length(p_promise.param_data), 0)::bigint + coalesce(octet_length(p_promise.value_data), 0) $$;
+comment on function durable._payload_bytes(durable._promises) is 'The bytes of the payloads of a promise, which are not read for that.';
+
+create or replace function durable._page_within(
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_now bigint, p_bytes bigint)
+returns setof durable._promises language plpgsql stable
+as $$
+declare
+  v_promise durable._promises;
+  v_count integer := 0;
+  v_bytes bigint := 0;
+begin
+  if p_bytes is null then
+    return query select * from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, p_now);
+    return;
+  end if;
+  for v_promise in select * from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, p_now) loop
+    return next v_promise;
+    v_count := v_count + 1;
+    v_bytes := v_bytes + durable._payload_bytes(v_promise);
+    exit when v_bytes >= p_bytes and v_count > 1;
+  end loop;
+end
+$$;
+comment on function durable._page_within(text, jsonb, integer, text, text, bigint, bigint) is
+  'One page, which ends with the promise that reaches so many bytes of payloads, but has two promises; null: with none.';
+
 create or replace function durable._read_promises_page(
-  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text)
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_bytes bigint)
 returns table (page durable._promises[], due text[]) language plpgsql volatile
 as $$
 declare
@@ -96,7 +131,7 @@ begin
   loop
     -- right before the snapshot: reading the page may take longer than a tick of the clock
     v_before := durable._now_ms();
-    select n.now, array(select p from durable._page_of_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, n.now) p)
+    select n.now, array(select p from durable._page_within(p_state, p_tags, p_limit, p_cursor, p_prefix, n.now, p_bytes) p)
     into v_now, page from (select durable._now_ms() as now) n;
     exit when v_now = v_before;
   end loop;
@@ -104,7 +139,7 @@ begin
   return next;
 end
 $$;
-comment on function durable._read_promises_page(text, jsonb, integer, text, text) is
+comment on function durable._read_promises_page(text, jsonb, integer, text, text, bigint) is
   'One page as of the instant of its snapshot, and the promises on it that are past their deadline without being settled.';
 
 create or replace function durable._projected_record(p_promise durable._promises, p_now bigint)
@@ -129,7 +164,7 @@ comment on function durable._try_lock_expired_promises(text[], bigint) is
   'Locks those of the promises that are past their deadline, except the ones that another session has locked. A later settlement reads a later clock, so the locked ones may be reported as timed out.';
 
 create or replace function durable._search_promises(
-  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text)
+  p_state text, p_tags jsonb, p_limit integer, p_cursor text, p_prefix text, p_bytes bigint)
 returns setof durable.promise_record language plpgsql volatile
 as $$
 declare
@@ -138,13 +173,13 @@ declare
   v_due text[] := '{}';
 begin
   select l.page, l.due into v_page, v_more
-  from durable._read_promises_page(p_state, p_tags, p_limit, p_cursor, p_prefix) l;
+  from durable._read_promises_page(p_state, p_tags, p_limit, p_cursor, p_prefix, p_bytes) l;
   while v_more <> '{}' loop
     v_due := v_due || v_more;
     begin
       perform durable._expire(v_due);
       select l.page, l.due into v_page, v_more
-      from durable._read_promises_page(p_state, p_tags, p_limit, p_cursor, p_prefix) l;
+      from durable._read_promises_page(p_state, p_tags, p_limit, p_cursor, p_prefix, p_bytes) l;
       if v_more <> '{}' then
         perform durable._start_over();
       end if;
@@ -155,7 +190,7 @@ begin
   return query select r.* from unnest(v_page) p cross join lateral durable._promise_record(p) r order by r.id;
 end
 $$;
-comment on function durable._search_promises(text, jsonb, integer, text, text) is
+comment on function durable._search_promises(text, jsonb, integer, text, text, bigint) is
   'A page as of one instant. Promises past their deadline are settled first, all at once, because a second settlement would lock promises after tasks. If more promises have come past their deadline meanwhile, the first settlement is undone, and all of them are settled together.';
 
 create or replace function durable._check_search(p_state text, p_states text[], p_limit integer)
@@ -179,7 +214,7 @@ as $$
 begin
   perform durable._check_search(p_state, array['pending', 'resolved', 'rejected', 'rejected_canceled', 'rejected_timedout'],
                                 p_limit);
-  return query select * from durable._search_promises(p_state, p_tags, p_limit, p_cursor, p_prefix);
+  return query select * from durable._search_promises(p_state, p_tags, p_limit, p_cursor, p_prefix, null);
 end
 $$;
 comment on function durable.promise_search(text, jsonb, integer, text, text) is

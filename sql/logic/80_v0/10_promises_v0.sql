@@ -321,6 +321,20 @@ end
 $$;
 comment on function durable._page_v0(text, text[], jsonb, integer, text, bigint) is 'Ids of one page, by the index that fits.';
 
+create or replace function durable._ids_within(p_ids text[], p_bytes bigint)
+returns text[] language sql stable
+as $$
+  select array(
+    select x.id from (
+      select p.id, row_number() over (order by p.id) as n,
+             sum(durable._payload_bytes(p)) over (order by p.id rows between unbounded preceding and 1 preceding) as bytes
+      from durable._promises p where p.id = any (p_ids)) x
+    where x.n = 1 or x.bytes < p_bytes
+    order by x.id)
+$$;
+comment on function durable._ids_within(text[], bigint) is
+  'The first of these promises, up to the one that reaches so many bytes of payloads.';
+
 create or replace function durable._read_page_v0(p_pattern text, p_states text[], p_tags jsonb, p_limit integer, p_cursor text)
 returns table (page durable._promises[], due text[]) language plpgsql volatile
 as $$
@@ -331,7 +345,10 @@ begin
   loop
     v_before := durable._now_ms();
     select n.now, array(select p from durable._promises p
-                        where p.id = any (durable._page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, n.now)) order by p.id)
+                        where p.id = any (durable._ids_within(
+                                durable._page_v0(p_pattern, p_states, p_tags, p_limit, p_cursor, n.now),
+                                durable._page_bytes_max()))
+                        order by p.id)
     into v_now, page from (select durable._now_ms() as now) n;
     exit when v_now = v_before;
   end loop;
@@ -367,12 +384,12 @@ begin
   return query
     select coalesce(jsonb_agg(durable._record_v0(durable._promise_record(p), p.ikey_create, p.ikey_complete) order by p.id),
                     '[]'),
-           (v_page[p_limit]).id
+           case when count(*) = p_limit or sum(durable._payload_bytes(p)) >= durable._page_bytes_max() then max(p.id) end
     from unnest(v_page) p;
 end
 $$;
 comment on function durable._search_v0(text, text[], jsonb, integer, text) is
-  'A page of promises as of one instant, made as _search_promises makes it. The cursor is the last id, if the page is full.';
+  'A page of promises as of one instant, made as _search_promises makes it. The cursor is the last id, if the page is full: it has as many promises as it may have, or as many bytes.';
 
 create or replace function durable.promise_search_v0(
   p_id text default '*', p_state text default null, p_tags jsonb default '{}', p_limit integer default 100,

@@ -236,16 +236,26 @@ declare
   v_limit integer := durable._read_integer(p_data, 'limit', 1, 1000, 100);
   v_last text;
   v_found jsonb;
+  v_bytes bigint;
 begin
   select coalesce(jsonb_agg(durable._wire_promise(r.record) order by r.n) filter (where r.n <= v_limit), '[]'),
-         max((r.record).id) filter (where r.n = v_limit and r.total > v_limit) into v_found, v_last
+         max((r.record).id) filter (where r.n = v_limit and r.total > v_limit),
+         sum(coalesce(octet_length((r.record).param_data), 0) + coalesce(octet_length((r.record).value_data), 0))
+  into v_found, v_last, v_bytes
   from (
     select p::durable.promise_record as record, row_number() over (order by p.id collate "C") as n, count(*) over () as total
-    from durable._search_promises(v_state, v_tags, v_limit + 1, durable._read_text(p_data, 'cursor', true), null) p) r;
+    from durable._search_promises(v_state, v_tags, v_limit + 1, durable._read_text(p_data, 'cursor', true), null,
+                                  durable._page_bytes_max()) p) r;
+  if v_last is null and v_bytes >= durable._page_bytes_max() then
+    v_last := v_found #>> '{-1,id}';
+    if not exists (select from durable._search_promises(v_state, v_tags, 1, v_last, null, null)) then
+      v_last := null;
+    end if;
+  end if;
   return jsonb_strip_nulls(jsonb_build_object('promises', v_found, 'cursor', v_last));
 end
 $$;
-comment on function durable._rpc_promise_search(jsonb) is 'promise.search. A cursor is given only if another page follows.';
+comment on function durable._rpc_promise_search(jsonb) is 'promise.search. A cursor is given only if another page follows. A page ends with fewer promises than its limit if they are large.';
 
 create or replace function durable._rpc_task_create(p_data jsonb)
 returns jsonb language plpgsql volatile
