@@ -1,7 +1,9 @@
 """The SQL door from services in Go, TypeScript and Java: the programs in `services` do what they say.
 
 Each is built once, with the driver's own package (Debian's, npm's), against the test's database over TCP,
-while a Python worker serves. Where a toolchain or a package is missing the test is skipped, and says which.
+while a Python worker serves. Where a toolchain or a package is missing the test fails in CI and with --full;
+elsewhere it is skipped, and says which. Node comes with the extra `test`, Go from Debian where it is not
+installed, Java must be. CI tries TypeScript alone: Go and Java are of the full size.
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pyengine import App, ctx
 from tests.support.debian import NoPackage, unpacked
+from tests.support.sdks import NODE, NoSdk, missing, npm_packages
 
 SERVICES = Path(__file__).parent / "services"
 CACHE = Path(platformdirs.user_cache_dir("pyengine-tests")) / "services"
 BUILD_S = 400
+# of Debian 12 and 13
+GO = ("1.19", "1.24")
 NPM = ("pg@8", "@types/pg@8", "@types/node@22", "typescript@5")
 ORDERS = "create table public.orders (id bigint primary key, amount numeric not null, shipped boolean)"
 
@@ -52,13 +57,6 @@ class Fulfilled:
 
     order: int
     paid_by: str
-
-
-def needs(*programs: str) -> None:
-    """Skip by name where a program is missing."""
-    for name in programs:
-        if shutil.which(name) is None:
-            pytest.skip(f"there is no {name} here")
 
 
 def made(source: str, build: Callable[[Path], None]) -> Path:
@@ -90,22 +88,35 @@ def run(*command: str | Path, folder: Path, **environment: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def package(name: str) -> Path:
-    """A Debian package, unpacked; skips by name where there is none."""
-    try:
-        return unpacked(name)
-    except NoPackage as reason:
-        pytest.skip(str(reason))
+def go_program() -> Path:
+    """Go: the one on the PATH, or Debian's.
+
+    Raises:
+        NoPackage: there is none.
+    """
+    if (found := shutil.which("go")) is not None:
+        return Path(found)
+    reason = NoPackage("no version of Go is known")
+    for version in GO:
+        try:
+            root = unpacked(f"golang-{version}-go", f"golang-{version}-src")
+        except NoPackage as told:
+            reason = told
+        else:
+            return root / "usr" / "lib" / f"go-{version}" / "bin" / "go"
+    raise reason
 
 
 def go() -> Program:
     """`order.go` with Debian's lib/pq, built without a network."""
-    needs("go")
-    path = package("golang-github-lib-pq-dev") / "usr" / "share" / "gocode"
+    program = go_program()
+    path = unpacked("golang-github-lib-pq-dev") / "usr" / "share" / "gocode"
 
     def build(folder: Path) -> None:
         told = {"GO111MODULE": "off", "GOFLAGS": "", "GOPATH": str(path), "GOCACHE": str(CACHE / "go-build")}
-        run("go", "build", "-o", folder / "order", SERVICES / "order.go", folder=folder, **told)
+        # nothing in it needs a compiler of C
+        told |= {"CGO_ENABLED": "0", "GOROOT": str(program.resolve().parent.parent)}
+        run(program, "build", "-o", folder / "order", SERVICES / "order.go", folder=folder, **told)
 
     # the second setting has it send a statement in one piece, which a pooler needs
     return Program(
@@ -117,36 +128,29 @@ def go() -> Program:
 
 
 def typescript() -> Program:
-    """`order.ts` with `pg`, checked and translated by the compiler, run by node."""
-    needs("node", "npm")
+    """`order.ts` with `pg`, checked and translated by the compiler, run by the Node of the extra `test`."""
+    packages = npm_packages("services-pg-8-typescript-5", *NPM) / "node_modules"
 
     def build(folder: Path) -> None:
         (folder / "package.json").write_text('{"type": "module", "private": true}', encoding="utf-8")
-        got = subprocess.run(
-            ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *NPM],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_S,
-            stdin=subprocess.DEVNULL,
-        )
-        if got.returncode:
-            pytest.skip(f"npm does not get {', '.join(NPM)}: {got.stderr.strip()[-300:]}")
+        (folder / "node_modules").symlink_to(packages)
         shutil.copy(SERVICES / "order.ts", folder)
         options = ("--strict", "--noUncheckedIndexedAccess", "--skipLibCheck", "--target", "es2022")
         kinds = ("--module", "nodenext", "--moduleResolution", "nodenext", "--types", "node")
-        run("node", "node_modules/typescript/bin/tsc", *options, *kinds, "order.ts", folder=folder)
+        run(NODE, packages / "typescript" / "bin" / "tsc", *options, *kinds, "order.ts", folder=folder)
 
     return Program(
-        command=("node", str(made("order.ts", build) / "order.js")),
+        command=(str(NODE), str(made("order.ts", build) / "order.js")),
         url=lambda port, user, name: f"postgres://{user}@127.0.0.1:{port}/{name}",
     )
 
 
 def java() -> Program:
     """`Order.java` with Debian's JDBC driver."""
-    needs("javac", "java")
-    driver = package("libpostgresql-jdbc-java") / "usr" / "share" / "java" / "postgresql.jar"
+    for name in ("javac", "java"):
+        if shutil.which(name) is None:
+            raise NoPackage(f"there is no {name} here: apt-get install default-jdk-headless")
+    driver = unpacked("libpostgresql-jdbc-java") / "usr" / "share" / "java" / "postgresql.jar"
 
     def build(folder: Path) -> None:
         run("javac", "-Xlint:all", "-Werror", "-d", folder, SERVICES / "Order.java", folder=folder)
@@ -203,7 +207,7 @@ def port(dsn: str) -> Iterator[int]:
 
 
 LANGUAGES = [
-    pytest.param(go, id="go"),
+    pytest.param(go, id="go", marks=pytest.mark.full),
     pytest.param(typescript, id="typescript"),
     pytest.param(java, id="java", marks=pytest.mark.full),
 ]
@@ -211,11 +215,14 @@ LANGUAGES = [
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_service_orders_signals_and_reads_the_result(
-    dsn: str, direct: str, port: int, language: Callable[[], Program]
+    request: pytest.FixtureRequest, dsn: str, direct: str, port: int, language: Callable[[], Program]
 ) -> None:
     """The order and its run are there together, the signal reaches the run, and its result is printed; where
     the order cannot be written there is no run either."""
-    program = language()
+    try:
+        program = language()
+    except (NoPackage, NoSdk) as reason:
+        missing(NoSdk(str(reason)), full=request.config.getoption("--full"))
     told = conninfo_to_dict(direct)
     environment = os.environ | {"DATABASE_URL": program.url(port, str(told["user"]), str(told["dbname"]))}
     app = App(dsn)
