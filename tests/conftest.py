@@ -1,8 +1,9 @@
 """Fixtures and options that every test folder has; tests/README.md tells which layer uses which.
 
-A test that asks for `dsn`, `conn`, `clock` or `stage` gets a database of its own, a clone of this worker's
-template. After the test, `durable.check()` must return no row and PostgreSQL must have counted no deadlock
-in that database. With `--pooled` that database is reached through PgBouncer in transaction mode.
+A test that asks for `dsn`, `conn`, `clock` or `stage` has a database to itself, a clone of this worker's
+template, or one that is again as that clone was. After the test, `durable.check()` must return no row and
+PostgreSQL must have counted no deadlock in that database. With `--pooled` that database is reached through
+PgBouncer in transaction mode.
 A test that counts rows, or for which nobody else may write meanwhile, asks for `alone`: a database on a
 `quiet` server of its own.
 """
@@ -34,15 +35,16 @@ from tests.support.cluster import (
     begin_session,
     broken_laws,
     create_database,
-    deadlocks,
     drop_database,
     end_session,
+    end_sessions,
     install_schema,
     installed_database,
     make_folder,
     of_worker,
 )
 from tests.support.laboratory import Laboratory
+from tests.support.own_database import OwnDatabase
 
 if TYPE_CHECKING:
     from tests.support.pooler import Pooler
@@ -178,35 +180,62 @@ def maintenance(server: Server) -> Iterator[Connection]:
         yield connection
 
 
+@pytest.fixture(scope="session")
+def still_template(server: Server, template: NoopExecutor, maintenance: Connection) -> Iterator[str]:
+    """Name of a database with the schema whose clock stands still, with the partitions of that time."""
+    name = of_worker("still_template")
+    create_database(maintenance, name, template.template_dbname)
+    Clock(server.dsn(name)).close()
+    with psycopg.connect(server.dsn(name), autocommit=True) as connection:
+        connection.execute("select durable._create_partitions()")
+    end_sessions(maintenance, name)
+    yield name
+    drop_database(maintenance, name)
+
+
+@pytest.fixture(scope="session")
+def own_database(server: Server, template: NoopExecutor, maintenance: Connection) -> Iterator[OwnDatabase]:
+    """The database that each test of this worker has to itself."""
+    names = {"name": template.dbname, "template": template.template_dbname}
+    made = OwnDatabase(maintenance=maintenance, server=server, **names)
+    yield made
+    made.drop()
+
+
+@pytest.fixture(scope="session")
+def still_database(server: Server, still_template: str, maintenance: Connection) -> Iterator[OwnDatabase]:
+    """The same of tests whose clock stands still."""
+    names = {"name": of_worker("still"), "template": still_template}
+    made = OwnDatabase(maintenance=maintenance, server=server, **names)
+    yield made
+    made.drop()
+
+
 @pytest.fixture
-def database(template: NoopExecutor, maintenance: Connection) -> Iterator[str]:
-    """Name of the test's own database, a clone of this worker's template."""
-    create_database(maintenance, template.dbname, template.template_dbname)
-    yield template.dbname
-    drop_database(maintenance, template.dbname)
+def database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
+    """The test's own database, as this worker's template is."""
+    is_still = "standing_clock" in request.fixturenames
+    own: OwnDatabase = request.getfixturevalue("still_database" if is_still else "own_database")
+    own.begin(new=request.node.get_closest_marker("new_database") is not None)
+    yield own
+    own.end()
 
 
 @pytest.fixture(scope="session")
 def laboratory(server: Server, template: NoopExecutor, maintenance: Connection) -> Iterator[Laboratory]:
     """A database into which nothing is ever committed, with one session for all tests."""
-    yield from _laboratory(server, template, maintenance, "laboratory")
+    yield from _laboratory(server, template.template_dbname, maintenance, "laboratory")
 
 
 @pytest.fixture(scope="session")
-def laboratory_at_rest(
-    server: Server, template: NoopExecutor, maintenance: Connection
-) -> Iterator[Laboratory]:
+def laboratory_at_rest(server: Server, still_template: str, maintenance: Connection) -> Iterator[Laboratory]:
     """Another one, whose clock stands still: replacing a clock makes every plan void that reads it."""
-    yield from _laboratory(server, template, maintenance, "laboratory_at_rest", is_still=True)
+    yield from _laboratory(server, still_template, maintenance, "laboratory_at_rest")
 
 
-def _laboratory(
-    server: Server, template: NoopExecutor, maintenance: Connection, name: str, *, is_still: bool = False
-) -> Iterator[Laboratory]:
+def _laboratory(server: Server, template: str, maintenance: Connection, name: str) -> Iterator[Laboratory]:
     own = of_worker(name)
-    create_database(maintenance, own, template.template_dbname)
-    if is_still:
-        Clock(server.dsn(own)).close()
+    create_database(maintenance, own, template)
     made = Laboratory(server.dsn(own))
     yield made
     made.close()
@@ -227,44 +256,55 @@ def pooler(cluster: Cluster) -> Iterator[Pooler]:
 
 
 @pytest.fixture
-def direct(server: Server, database: str) -> str:
+def direct(database: OwnDatabase) -> str:
     """URL of the test's own database with a session of one's own, also with --pooled."""
-    return server.dsn(database)
+    return database.dsn
 
 
 @pytest.fixture
-def pooled(database: str, pooler: Pooler, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def pooled(database: OwnDatabase, pooler: Pooler, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """URL of the test's own database through the pooler, which has some sessions open."""
     from tests.support.pooler import as_users_must
 
     as_users_must(monkeypatch)
-    pooler.warm(database)
-    yield pooler.dsn(database)
-    pooler.forget(database)
+    pooler.warm(database.name)
+    yield pooler.dsn(database.name)
+    pooler.forget(database.name)
 
 
 @pytest.fixture
-def dsn(request: pytest.FixtureRequest, maintenance: Connection, database: str, direct: str) -> Iterator[str]:
+def dsn(request: pytest.FixtureRequest, database: OwnDatabase, direct: str) -> Iterator[str]:
     """URL of the test's own database with the schema installed, for psycopg and asyncpg."""
     yield request.getfixturevalue("pooled") if request.config.getoption("--pooled") else direct
     if request.node.get_closest_marker("unlawful") is None:
-        broken = broken_laws(direct)
+        broken = database.broken_laws()
         assert not broken, "durable.check() after the test:\n" + "\n".join(map(str, broken))
     found = 0
     if request.node.get_closest_marker("circles") is None:
-        found = deadlocks(maintenance, database)
+        found = database.deadlocks()
     assert found == 0, f"PostgreSQL counted {found} deadlock(s): the one lock order is broken"
 
 
 @pytest.fixture
-def conn(dsn: str, direct: str) -> Iterator[Connection]:
+def session(dsn: str, database: OwnDatabase) -> Iterator[Connection]:
     """An autocommit connection to the test's own database."""
-    with psycopg.connect(direct, autocommit=True) as connection:
+    with database.session() as connection:
         yield connection
 
 
 @pytest.fixture
-def clock(dsn: str, direct: str) -> Iterator[Clock]:
+def conn(session: Connection) -> Connection:
+    """The same; folders whose tests are rolled back have another one of this name."""
+    return session
+
+
+@pytest.fixture
+def standing_clock() -> None:
+    """Asked for where a test would replace the clock of its own database: there it is replaced already."""
+
+
+@pytest.fixture
+def clock(standing_clock: None, dsn: str, direct: str) -> Iterator[Clock]:
     """The database's clock, standing still until the test moves it."""
     frozen = Clock(direct)
     yield frozen
@@ -322,7 +362,7 @@ def _databases(
 
 
 @pytest.fixture
-def copy_of(server: Server, maintenance: Connection, database: str) -> Iterator[Callable[[str], str]]:
+def copy_of(server: Server, maintenance: Connection, database: OwnDatabase) -> Iterator[Callable[[str], str]]:
     """Makes copies of the test's database, in which no session may be then, as a template or by a dump; each
     call gives the URL of another one."""
     from tests.support.dumps import restore
@@ -331,9 +371,10 @@ def copy_of(server: Server, maintenance: Connection, database: str) -> Iterator[
 
     def copy(how: str) -> str:
         made.append(of_worker(f"copy_{len(made)}"))
-        create_database(maintenance, made[-1], database if how == "template" else "template0")
+        database.leave()
+        create_database(maintenance, made[-1], database.name if how == "template" else "template0")
         if how == "dump":
-            restore(server.dsn(database), server.dsn(made[-1]))
+            restore(database.dsn, server.dsn(made[-1]))
         return server.dsn(made[-1])
 
     yield copy

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.calls.scene import Scene
@@ -43,12 +42,11 @@ def scene(conn: Connection, clock: Clock) -> Scene:
 
 
 @pytest.fixture
-def open_scene(dsn: str) -> Iterator[Scene]:
+def open_scene(session: Connection) -> Scene:
     """Three scopes and no call, in a database for several sessions; time passes."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        made = Scene(connection)
-        made.scope("s", "t", "u")
-        yield made
+    made = Scene(session)
+    made.scope("s", "t", "u")
+    return made
 
 
 @pytest.fixture

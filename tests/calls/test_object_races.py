@@ -24,7 +24,7 @@ HOUR = 3_600_000
 
 
 @pytest.fixture
-def frozen(dsn: str, direct: str) -> Iterator[Clock]:
+def frozen(standing_clock: None, dsn: str, direct: str) -> Iterator[Clock]:
     """The clock of the test's own database, standing still until the test moves it."""
     clock = Clock(direct)
     yield clock

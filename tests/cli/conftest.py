@@ -60,8 +60,8 @@ def at_database(pyengine: Command, dsn: str, monkeypatch: pytest.MonkeyPatch) ->
 class Player:
     """A worker without code: it reports what a test tells it to."""
 
-    def __init__(self, dsn: str) -> None:
-        self.conn = psycopg.connect(dsn, autocommit=True)
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self.conn = conn
 
     def hello(self, *workflows: str) -> None:
         """Say that these workflows are served."""
@@ -98,8 +98,6 @@ class Player:
 
 
 @pytest.fixture
-def player(dsn: str) -> Any:
+def player(session: psycopg.Connection[Any]) -> Player:
     """A worker without code."""
-    made = Player(dsn)
-    yield made
-    made.conn.close()
+    return Player(session)

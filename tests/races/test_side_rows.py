@@ -9,7 +9,7 @@ both. The tables are read from the sources: one that is written below an entry p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -81,11 +81,10 @@ HOLDS = {
 
 
 @pytest.fixture
-def conn(dsn: str) -> Iterator[Connection]:
+def conn(session: Connection) -> Connection:
     """A session that gives up what it would have to wait for."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("set lock_timeout = '400ms'")
-        yield connection
+    session.execute("set lock_timeout = '400ms'")
+    return session
 
 
 def waiting(conn: Connection, name: str, *acts: dict[str, Any], **options: Any) -> Held:

@@ -4,7 +4,6 @@ turn, claim, tick or hello waits for it but for a moment; a verb of another user
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -29,11 +28,10 @@ MANY = 1001
 
 
 @pytest.fixture
-def conn(dsn: str) -> Iterator[Connection]:
+def conn(session: Connection) -> Connection:
     """A session that gives up what it would have to wait for."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("set lock_timeout = '400ms'")
-        yield connection
+    session.execute("set lock_timeout = '400ms'")
+    return session
 
 
 def hello(conn: Connection, worker: str, *workflows: str, digest: str = "ab") -> Any:

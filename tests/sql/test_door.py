@@ -5,7 +5,6 @@ they refuse with a code, and nothing is written."""
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -74,24 +73,23 @@ Rows = dict[str, list[str]]
 
 
 @pytest.fixture
-def own(dsn: str) -> Iterator[Connection]:
+def own(session: Connection) -> Connection:
     """A connection to a database in which there is something for every verb to do."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("select durable.set_setting('hints', 'commit')")
-        for name in ("open", "awaited"):
-            connection.execute("select durable.create_promise(%s)", (name,))
-        begin_run(connection, "held")
-        waiting = begin_run(connection, "waiting")
-        end = {"do": "suspend", "on": [0], "kind": "single"}
-        take_turn(connection, "W", report(waiting, commands=[adopt(0, "awaited")], end=end))
-        take_turn(connection, "W", report(begin_run(connection, "ended"), end=complete()))
-        for name, kind in (("halted", "Nondeterminism"), ("dead", "Crashed")):
-            held = begin_run(connection, name)
-            take_turn(connection, "W", report(held, end=halt(f'{{"type": "{kind}"}}')))
-        connection.execute("select durable.create_promise('due')")
-        connection.execute("update durable._promises set created_at = 1, timeout_at = 2 where id = 'due'")
-        connection.execute("select durable.schedule('nightly', '0 3 * * *')")
-        yield connection
+    session.execute("select durable.set_setting('hints', 'commit')")
+    for name in ("open", "awaited"):
+        session.execute("select durable.create_promise(%s)", (name,))
+    begin_run(session, "held")
+    waiting = begin_run(session, "waiting")
+    end = {"do": "suspend", "on": [0], "kind": "single"}
+    take_turn(session, "W", report(waiting, commands=[adopt(0, "awaited")], end=end))
+    take_turn(session, "W", report(begin_run(session, "ended"), end=complete()))
+    for name, kind in (("halted", "Nondeterminism"), ("dead", "Crashed")):
+        held = begin_run(session, name)
+        take_turn(session, "W", report(held, end=halt(f'{{"type": "{kind}"}}')))
+    session.execute("select durable.create_promise('due')")
+    session.execute("update durable._promises set created_at = 1, timeout_at = 2 where id = 'due'")
+    session.execute("select durable.schedule('nightly', '0 3 * * *')")
+    return session
 
 
 def everything(conn: Connection) -> Rows:

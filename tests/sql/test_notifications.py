@@ -26,10 +26,9 @@ from tests.support.verbs import (
 
 
 @pytest.fixture
-def conn(dsn: str) -> Iterator[Connection]:
+def conn(session: Connection) -> Connection:
     """Notifications leave with a commit: a session that commits each statement, in a database of its own."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
+    return session
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ looks it holds nothing."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -18,10 +17,9 @@ LONG = "call durable.wait(%s, timeout => '1 min')"
 
 
 @pytest.fixture
-def own(dsn: str) -> Iterator[Connection]:
+def own(session: Connection) -> Connection:
     """An autocommit connection: a wait is a statement of its own."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
+    return session
 
 
 def test_a_settled_promise_is_answered_at_once(own: Connection) -> None:

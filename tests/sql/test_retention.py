@@ -476,7 +476,7 @@ def test_the_living_move_out(conn: Connection, clock: Clock) -> None:
     conn.execute("insert into public.orders values ('kept')")
     end_run(conn, "goes")
     (week,) = ask(conn, ("select min(bucket) from durable._executions", ()))
-    clock.advance(40 * DAY_MS)
+    clock.advance(50 * DAY_MS)
     tick(conn)
     sweep(conn)
     assert week not in buckets(conn)

@@ -38,14 +38,13 @@ NEW = "insert into orders values (1, 'new')"
 
 
 @pytest.fixture
-def conn(dsn: str) -> Iterator[Connection]:
+def conn(session: Connection) -> Connection:
     """Waits are armed by commits, so a database of its own."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
+    return session
 
 
 @pytest.fixture
-def clock(dsn: str) -> Iterator[Clock]:
+def clock(standing_clock: None, dsn: str) -> Iterator[Clock]:
     """Its clock."""
     frozen = Clock(dsn)
     yield frozen

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from tests.support.clock import Clock
@@ -33,14 +32,13 @@ LAWS = {
 
 
 @pytest.fixture
-def conn(dsn: str) -> Iterator[Connection]:
+def conn(session: Connection) -> Connection:
     """A database of its own."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
+    return session
 
 
 @pytest.fixture
-def clock(dsn: str) -> Iterator[Clock]:
+def clock(standing_clock: None, dsn: str) -> Iterator[Clock]:
     """Its clock."""
     frozen = Clock(dsn)
     yield frozen

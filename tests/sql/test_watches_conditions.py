@@ -4,7 +4,6 @@ or volatile, is refused before any of it is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -14,10 +13,9 @@ from tests.support.verbs import Call, Connection, ask, refusal
 
 
 @pytest.fixture
-def conn(dsn: str) -> Iterator[Connection]:
+def conn(session: Connection) -> Connection:
     """Tables are made, so a database of its own."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
+    return session
 
 
 def watch(conn: Connection, relation: str, condition: str, key: str = "{id}", name: str = "w") -> Any:

@@ -50,7 +50,7 @@ def conn(dsn: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def clock(dsn: str) -> Iterator[Clock]:
+def clock(standing_clock: None, dsn: str) -> Iterator[Clock]:
     """Its clock."""
     frozen = Clock(dsn)
     yield frozen

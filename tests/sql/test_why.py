@@ -5,7 +5,6 @@ cannot know, and writes nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -33,10 +32,9 @@ from tests.support.why import hello, why
 
 
 @pytest.fixture
-def committed(dsn: str) -> Iterator[Connection]:
+def committed(session: Connection) -> Connection:
     """A session whose statements are committed one by one."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
+    return session
 
 
 def test_the_session_that_holds_a_run(committed: Connection, stage: Stage) -> None:

@@ -91,10 +91,9 @@ class Ears:
 
 
 @pytest.fixture
-def conn(dsn: str) -> Iterator[Connection]:
+def conn(session: Connection) -> Connection:
     """A session whose statements commit, for notes are sent by commits."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
+    return session
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,7 @@ SETTINGS = {
     "timezone": "UTC",
 }
 
-_END_ALL = "select pg_terminate_backend(a.pid) from pg_stat_activity a where a.datname = %s"
+_END = "select pg_terminate_backend(a.pid) from pg_stat_activity a where a.datname = %s and a.pid <> all (%s)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +137,19 @@ def install_schema(*, host: str, port: int, user: str, dbname: str, **_: object)
         migrate.install(dsn)
 
 
-def deadlocks(conn: Connection, dbname: str) -> int:
-    """Deadlocks that PostgreSQL has counted in one database; ends every session there. The connection is to
-    another one.
+def end_sessions(conn: Connection, dbname: str, *, but: Sequence[int] = ()) -> None:
+    """End every session in a database, but for these backends. The connection is to another one."""
+    end = time.monotonic() + 10
+    while conn.execute(_END, (dbname, list(but))).rowcount and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+def deadlocks(conn: Connection, dbname: str, *, but: Sequence[int] = ()) -> int:
+    """Deadlocks that PostgreSQL has counted in one database; ends the sessions there, as `end_sessions`.
 
     A backend reports what it counted when it ends, so the number is complete only when all are gone.
     """
-    end = time.monotonic() + 10
-    while conn.execute(_END_ALL, (dbname,)).rowcount and time.monotonic() < end:
-        time.sleep(0.002)
+    end_sessions(conn, dbname, but=but)
     row = conn.execute("select deadlocks from pg_stat_database where datname = %s", (dbname,)).fetchone()
     return int(row[0]) if row else 0
 
