@@ -28,6 +28,7 @@ from pytest_postgresql.executors import NoopExecutor
 
 from tests.support import history as transitions
 from tests.support.barrier import Stage
+from tests.support.bytecode import keep_bytecode
 from tests.support.clock import Clock
 from tests.support.cluster import (
     Cluster,
@@ -79,9 +80,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose seed, size and server folder once; xdist workers inherit all through the environment."""
+    """Choose seed, size, server folder and cache once; xdist workers inherit all through the environment."""
     if hasattr(config, "workerinput"):
         return
+    keep_bytecode()
     seed = config.getoption("--seed")
     os.environ[SEED] = str(random.SystemRandom().randrange(2**31) if seed is None else seed)
     os.environ[FULL] = "1" if config.getoption("--full") else ""
