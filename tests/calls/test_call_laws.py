@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.sql.test_check import LAWS as TASKS
 from tests.sql.test_check_calls import LAWS as JOURNALS
 from tests.support.clock import Clock
 from tests.support.hands import LOGIC, Break, laws_in, laws_of, lay, reported
+from tests.support.laboratory import ClockInside, transaction_of
 
 A = "update durable._call_attempts set {} where {}"
 COMPLETED = "exec_id is not null"
@@ -142,19 +144,31 @@ def inhabit(scene: Scene, clock: Clock) -> None:
     clock.advance(10)
 
 
-def test_a_full_scene_is_lawful(scene: Scene, clock: Clock) -> None:
+def everything(conn: Connection) -> None:
+    """The same, as the scene of a laboratory."""
+    made = Scene(conn)
+    made.scope("s", "t", "u")
+    inhabit(made, ClockInside(conn))
+
+
+@pytest.fixture
+def inhabited(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A transaction in which there are calls of every kind."""
+    with transaction_of(request, everything) as connection:
+        yield connection
+
+
+def test_a_full_scene_is_lawful(inhabited: Connection) -> None:
     """Calls of every kind, made through the entry points, break no law."""
-    inhabit(scene, clock)
-    assert laws_of(scene.conn) == set()
+    assert laws_of(inhabited) == set()
 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.unlawful
-def test_a_broken_law_is_reported(scene: Scene, clock: Clock, law: str) -> None:
+def test_a_broken_law_is_reported(inhabited: Connection, law: str) -> None:
     """The law is reported by its name, and nothing is that the same hand did not break."""
-    inhabit(scene, clock)
-    lay(scene.conn, LAWS[law])
-    assert laws_of(scene.conn) == reported(LAWS[law], law)
+    lay(inhabited, LAWS[law])
+    assert laws_of(inhabited) == reported(LAWS[law], law)
 
 
 def test_no_law_is_missed() -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.support import history as transitions
 from tests.support import run_laws
 from tests.support.clock import Clock
+from tests.support.laboratory import Laboratory
 from tests.support.steps import steps
 from tests.support.verbs import (
     Connection,
@@ -160,11 +161,10 @@ def inhabit(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("law", FORBIDDEN)
-def test_a_forbidden_transition_is_reported(conn: Connection, clock: Clock, law: str) -> None:
+def test_a_forbidden_transition_is_reported(laboratory_at_rest: Laboratory, law: str) -> None:
     """The law is named, and none that the same step does not break."""
     hand = FORBIDDEN[law]
-    with conn.transaction(force_rollback=True):
-        inhabit(conn)
+    with laboratory_at_rest.transaction(lawful=False, scene=inhabit) as conn:
         conn.execute(hand.first.encode())
         transitions.install_into(conn)
         assert transitions.broken(conn) == []

@@ -283,11 +283,15 @@ NOT_ASSERTED = {
 @pytest.fixture
 def bench(laboratory_at_rest: Laboratory) -> Iterator[Connection]:
     """A transaction in which there are objects in every state; it is rolled back."""
-    with laboratory_at_rest.transaction(lawful=False) as conn:
-        conn.execute("update test_clock.instant set now_ms = %s", (NOW - 70_000,))
-        inhabit(conn)
-        conn.execute("update test_clock.instant set now_ms = %s", (NOW,))
+    with laboratory_at_rest.transaction(lawful=False, scene=inhabit_since_a_minute) as conn:
         yield conn
+
+
+def inhabit_since_a_minute(conn: Connection) -> None:
+    """All of them, a while ago."""
+    conn.execute("update test_clock.instant set now_ms = %s", (NOW - 70_000,))
+    inhabit(conn)
+    conn.execute("update test_clock.instant set now_ms = %s", (NOW,))
 
 
 def inhabit(conn: Connection) -> None:

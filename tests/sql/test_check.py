@@ -4,11 +4,13 @@ that breaks it, and a healthy database, however full, reports nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.support.clock import Clock
 from tests.support.hands import AGAIN, CALLBACK, Break, P, T, laws_in, laws_of, lay, reported
-from tests.support.inhabitants import inhabit
+from tests.support.inhabitants import promises_and_runs
+from tests.support.laboratory import transaction_of
 from tests.support.verbs import Connection, acquire, ask
 
 S = "update durable._schedules set {} where id = 's'"
@@ -336,19 +338,24 @@ BY_CONSTRUCTION = {
 }
 
 
-def test_a_healthy_database_is_lawful(conn: Connection, clock: Clock) -> None:
+@pytest.fixture
+def inhabited(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A transaction in which there are objects of every kind."""
+    with transaction_of(request, promises_and_runs) as connection:
+        yield connection
+
+
+def test_a_healthy_database_is_lawful(inhabited: Connection) -> None:
     """Objects of every kind, made through the doors, break no law."""
-    inhabit(conn, clock)
-    assert laws_of(conn) == set()
+    assert laws_of(inhabited) == set()
 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.unlawful
-def test_a_broken_law_is_reported(conn: Connection, clock: Clock, law: str) -> None:
+def test_a_broken_law_is_reported(inhabited: Connection, law: str) -> None:
     """The law is reported by its name, and nothing is that the same hand did not break."""
-    inhabit(conn, clock)
-    lay(conn, LAWS[law])
-    assert laws_of(conn) == reported(LAWS[law], law)
+    lay(inhabited, LAWS[law])
+    assert laws_of(inhabited) == reported(LAWS[law], law)
 
 
 def test_no_law_is_missed() -> None:
@@ -363,9 +370,9 @@ def test_the_published_catalogue_is_complete() -> None:
     assert set(published) - set(LAWS) == set(BY_CONSTRUCTION)
 
 
-def test_a_law_names_the_object(conn: Connection, clock: Clock) -> None:
+def test_a_law_names_the_object(inhabited: Connection) -> None:
     """A row tells which object and what was seen of it."""
-    inhabit(conn, clock)
+    conn = inhabited
     with conn.transaction(force_rollback=True):
         conn.execute(LISTENER.format("done", "poll://any@g").encode())
         ((law, id_, detail),) = conn.execute("select * from durable.check()").fetchall()

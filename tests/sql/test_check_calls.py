@@ -4,11 +4,13 @@ promises of others, generations. Each law has a hand here that breaks it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.support.clock import Clock
 from tests.support.hands import CUT, INBOX, OPEN, SET, Break, H, J, T, laws_in, laws_of, lay, reported
-from tests.support.inhabitants import inhabit, inhabit_journals
+from tests.support.inhabitants import everything
+from tests.support.laboratory import transaction_of
 from tests.support.verbs import Connection
 
 # the later of two generations
@@ -119,14 +121,19 @@ LAWS: dict[str, Break] = {
 }
 
 
+@pytest.fixture
+def inhabited(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A transaction in which there are runs of every kind."""
+    with transaction_of(request, everything) as connection:
+        yield connection
+
+
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.unlawful
-def test_a_broken_law_is_reported(conn: Connection, clock: Clock, law: str) -> None:
+def test_a_broken_law_is_reported(inhabited: Connection, law: str) -> None:
     """The law is reported by its name, and nothing is that the same hand did not break."""
-    inhabit(conn, clock)
-    inhabit_journals(conn)
-    lay(conn, LAWS[law])
-    assert laws_of(conn) == reported(LAWS[law], law)
+    lay(inhabited, LAWS[law])
+    assert laws_of(inhabited) == reported(LAWS[law], law)
 
 
 def test_no_law_is_missed() -> None:

@@ -4,12 +4,14 @@ breaks it; it reads nothing again for each row, and the folds that it demands ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.support.clock import Clock
 from tests.support.folds import Line, fold, write_rows
 from tests.support.hands import CUT, OPEN, SET, Break, H, J, P, T, laws_in, laws_of, lay, reported
-from tests.support.inhabitants import inhabit, inhabit_journals
+from tests.support.inhabitants import everything
+from tests.support.laboratory import transaction_of
 from tests.support.verbs import Connection, begin_run
 
 FITS = "row_fits_the_status_before_it"
@@ -162,21 +164,24 @@ LAWS: dict[str, Break] = {
 }
 
 
-def test_a_healthy_database_is_lawful(conn: Connection, clock: Clock) -> None:
+@pytest.fixture
+def inhabited(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A transaction in which there are runs of every kind."""
+    with transaction_of(request, everything) as connection:
+        yield connection
+
+
+def test_a_healthy_database_is_lawful(inhabited: Connection) -> None:
     """Runs of every kind, made through the doors, break no law."""
-    inhabit(conn, clock)
-    inhabit_journals(conn)
-    assert laws_of(conn) == set()
+    assert laws_of(inhabited) == set()
 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.unlawful
-def test_a_broken_law_is_reported(conn: Connection, clock: Clock, law: str) -> None:
+def test_a_broken_law_is_reported(inhabited: Connection, law: str) -> None:
     """The law is reported by its name, and nothing is that the same hand did not break."""
-    inhabit(conn, clock)
-    inhabit_journals(conn)
-    lay(conn, LAWS[law])
-    assert laws_of(conn) == reported(LAWS[law], law)
+    lay(inhabited, LAWS[law])
+    assert laws_of(inhabited) == reported(LAWS[law], law)
 
 
 def test_no_law_is_missed() -> None:
@@ -225,10 +230,9 @@ def test_lawful_rows_are_not_reported(conn: Connection, rows: tuple[Line, ...]) 
     assert laws_of(conn) == set()
 
 
-def test_heads_are_the_folds_of_python(conn: Connection, clock: Clock) -> None:
+def test_heads_are_the_folds_of_python(inhabited: Connection) -> None:
     """What the schema keeps of each journal is what Python makes of its rows."""
-    inhabit(conn, clock)
-    inhabit_journals(conn)
+    conn = inhabited
     columns = "next_seq, status, next_child, reserved, open_steps, open_attempts, open_running"
     heads = conn.execute(
         f"select execution, first_child, {columns} from durable._executions order by 1".encode()

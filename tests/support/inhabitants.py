@@ -6,6 +6,7 @@ What lives here: the inhabitants that the tests of durable.check() break laws on
 from __future__ import annotations
 
 from tests.support.clock import Clock
+from tests.support.laboratory import ClockInside
 from tests.support.verbs import (
     Connection,
     adopt,
@@ -40,6 +41,17 @@ from tests.support.verbs import (
 )
 
 DAY = 86_400_000
+
+
+def everything(conn: Connection) -> None:
+    """All of this file, as the scene of a laboratory."""
+    inhabit(conn, ClockInside(conn))
+    inhabit_journals(conn)
+
+
+def promises_and_runs(conn: Connection) -> None:
+    """Objects of every kind in every state, as the scene of a laboratory."""
+    inhabit(conn, ClockInside(conn))
 
 
 def inhabit(conn: Connection, clock: Clock) -> None:

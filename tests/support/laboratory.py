@@ -8,7 +8,7 @@ commit, or that need a second session (`dsn`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
@@ -16,6 +16,8 @@ import pytest
 
 from tests.support.clock import SOURCE, Clock
 from tests.support.verbs import Connection
+
+Scene = Callable[[Connection], None]
 
 
 class Laboratory:
@@ -28,19 +30,35 @@ class Laboratory:
     def __init__(self, url: str) -> None:
         self.url = url
         self._conn: Connection | None = None
+        self._scene: Scene | None = None
 
     @contextmanager
-    def transaction(self, *, lawful: bool = True) -> Iterator[Connection]:
-        """A transaction that is rolled back; if `lawful`, durable.check() must be empty before."""
-        if self._conn is None or self._conn.closed:
-            self._conn = psycopg.connect(self.url)
-        conn = self._conn
+    def transaction(self, *, lawful: bool = True, scene: Scene | None = None) -> Iterator[Connection]:
+        """A transaction that is rolled back; if `lawful`, durable.check() must be empty before.
+
+        A scene is made in it, once for all tests with that scene that follow each other.
+        """
+        conn = self._begun(scene)
         try:
             yield conn
             broken = conn.execute("select * from durable.check()").fetchall() if lawful else []
             assert not broken, "durable.check() after the test:\n" + "\n".join(map(str, broken))
         finally:
-            conn.rollback()
+            if scene is None:
+                conn.rollback()
+            else:
+                conn.execute("rollback to scene")
+
+    def _begun(self, scene: Scene | None) -> Connection:
+        if self._conn is None or self._conn.closed:
+            self._conn, self._scene = psycopg.connect(self.url), None
+        if self._scene is not scene:
+            self._conn.rollback()
+            if scene is not None:
+                scene(self._conn)
+                self._conn.execute("savepoint scene")
+            self._scene = scene
+        return self._conn
 
     def close(self) -> None:
         """End the session."""
@@ -49,12 +67,13 @@ class Laboratory:
 
 
 @contextmanager
-def transaction_of(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """The transaction of one test, with a clock that stands still if the test asks for `clock`."""
-    name = "laboratory_at_rest" if "clock" in request.fixturenames else "laboratory"
+def transaction_of(request: pytest.FixtureRequest, scene: Scene | None = None) -> Iterator[Connection]:
+    """The transaction of one test, with a clock that stands still if the test asks for `clock` or a scene."""
+    is_still = scene is not None or "clock" in request.fixturenames
+    name = "laboratory_at_rest" if is_still else "laboratory"
     laboratory: Laboratory = request.getfixturevalue(name)
     lawful = request.node.get_closest_marker("unlawful") is None
-    with laboratory.transaction(lawful=lawful) as conn:
+    with laboratory.transaction(lawful=lawful, scene=scene) as conn:
         yield conn
 
 
