@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,9 +22,11 @@ from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import Channel
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import START, START_FRESH, Procedure, StartRequest
-from pyengine.errors import InvalidRequest
+from pyengine.errors import EngineError, InvalidRequest
 
 __all__ = ["AsyncpgTransport"]
+
+logger = logging.getLogger("pyengine.client")
 
 _CHANGES: tuple[Channel, ...] = ("durable_settled", "durable_progress")
 _HINTS_PAUSE_S = 0.1
@@ -68,6 +71,7 @@ class AsyncpgTransport(Transport):
         """
         if not request.fresh:
             return await super().start(request)
+        # one that waits for others is refused at once; the hint and the address come later
         await self._prepare(START, (*request, False, None))
         return await self._starts.start(request)
 
@@ -88,16 +92,15 @@ class AsyncpgTransport(Transport):
     async def allow_next(self, channel: Channel) -> None:
         """Let the next such hint be sent with its commit; listen for results from now on."""
         self._listener.allow_next(channel)
-        await self._results.listen()
+        await self._listen()
 
     async def announce(self, channel: Channel, *, with_commit: bool) -> None:
         """Wake this process and, unless a commit has sent the hint, the others, soon."""
-        await self._results.listen()
         self._listener.announce(channel, with_commit=with_commit)
+        await self._listen()
 
     async def close(self) -> None:
         """Close the connections; waits for results raise CancelledError."""
-        await self._starts.close()
         self._closed = True
         await self._results.close()
         await self._pool.close()
@@ -128,10 +131,17 @@ class AsyncpgTransport(Transport):
             for channel in _CHANGES:
                 self._listener.unsubscribe(channel, changed.set)
 
+    async def _listen(self) -> None:
+        """Listen for results. A start that was committed does not fail without it: a wait tries again."""
+        try:
+            await self._results.listen()
+        except EngineError as error:
+            logger.debug("not listening for results: %s", error.message)
+
     async def _start_together(self, requests: list[StartRequest]) -> bool:
         with_commit = self.with_commit("durable_ready")
         args, ids = [one.args for one in requests], [one.id for one in requests]
-        (row,) = await self.rows(START_FRESH, args, ids, *requests[0].shared(), with_commit)
+        (row,) = await self.rows(START_FRESH, *requests[0].shared(), args, ids, with_commit)
         if row["started"]:
             await self.announce("durable_ready", with_commit=with_commit)
         return bool(row["started"])

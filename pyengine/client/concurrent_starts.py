@@ -1,32 +1,49 @@
 """Starts of one client that come at the same time.
 
-Lives here: `ConcurrentStarts`, which sends them together. May not: SQL, hints. Design: a start that finds no
-other one under way goes alone, at once. Those that come meanwhile wait for it and go together, in one
-statement for all that differ in their arguments only, which costs the server little more than one start. Only
-runs with ids of their own are sent so: they meet no other run, so none waits for a lock or fails the others.
-If a statement for many does not succeed, each goes alone and gets its own answer or error.
+Lives here: `ConcurrentStarts`, which sends them together. May not: SQL, hints. Design: starts are equal if
+they differ in arguments and id only. One that finds no equal one under way goes alone, at once. Those that
+come meanwhile wait for it and go together, in one statement, which costs the server little more than one
+start. If that starts none of them, each goes alone and gets its own answer or error. A statement that is
+slow, perhaps because its connection is dead, is waited for a moment only; then the next one goes beside it.
+Only runs with random ids are sent so: none of them can meet a run that exists, and wait for its lock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from pyengine.database.statements.procedures import StartRequest
+from pyengine.errors import EngineError
 
 __all__ = ["ConcurrentStarts"]
+
+logger = logging.getLogger("pyengine.client")
 
 _RUNS_MAX = 100
 _ARGS_MAX = 16_384
 """The largest arguments that are sent together with others, in characters."""
+_PATIENCE_S = 0.1
+"""How long equal starts wait for a statement that is under way."""
 
 
 class _Waiter(NamedTuple):
-    """A start that waits, and where its caller waits for the row."""
+    """A start that waits, and the row for its caller."""
 
     request: StartRequest
     row: asyncio.Future[Any]
+
+
+class _Statement:
+    """A statement under way, and the starts that wait for it."""
+
+    def __init__(self, equal: StartRequest, waiting: list[_Waiter]) -> None:
+        self.equal = equal
+        self.waiting = waiting
+        self.patience: asyncio.TimerHandle | None = None
 
 
 class ConcurrentStarts:
@@ -34,7 +51,7 @@ class ConcurrentStarts:
 
     Args:
         alone: starts one run and returns its row of `START`.
-        together: starts runs that differ in arguments and id only, or none of them; returns whether it did.
+        together: starts runs that differ in arguments and id only; returns whether it started all or none.
     """
 
     def __init__(
@@ -44,73 +61,79 @@ class ConcurrentStarts:
     ) -> None:
         self._alone = alone
         self._together = together
-        self._is_busy = False
-        # by what they have in common, the longest waiting first
-        self._waiting: dict[StartRequest, list[_Waiter]] = {}
+        # the newest statement under way of equal starts
+        self._newest: dict[StartRequest, _Statement] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, request: StartRequest) -> Any:
         """Start a run and return its row of `START`.
 
         Args:
-            request: a start that is `fresh`.
+            request: a start under a random id.
 
         Raises:
             EngineError: as `alone`.
         """
-        if len(request.args) > _ARGS_MAX:
+        is_service = ":" in request.workflow
+        if is_service or len(request.args) > _ARGS_MAX:
             return await self._alone(request)
-        if self._is_busy:
-            return await self._wait(request)
-        self._is_busy = True
+        equal = request._replace(args="", id=None)
+        if equal in self._newest:
+            row = asyncio.get_running_loop().create_future()
+            self._newest[equal].waiting.append(_Waiter(request, row))
+            return await row
+        statement = self._begin(equal, [])
         try:
             return await self._alone(request)
         finally:
-            self._send_next()
+            self._end(statement)
 
-    async def close(self) -> None:
-        """Wait for the starts that were taken."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks)
+    def _begin(self, equal: StartRequest, waiting: list[_Waiter]) -> _Statement:
+        statement = self._newest[equal] = _Statement(equal, waiting)
+        statement.patience = asyncio.get_running_loop().call_later(_PATIENCE_S, self._end, statement)
+        return statement
 
-    async def _wait(self, request: StartRequest) -> Any:
-        row = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(request._replace(args="", id=None), []).append(_Waiter(request, row))
-        return await row
-
-    def _send_next(self) -> None:
-        """Send what waits, or nothing."""
-        self._is_busy = bool(self._waiting)
-        if not self._is_busy:
+    def _end(self, statement: _Statement) -> None:
+        """Wait for a statement no longer: send the starts that waited for it."""
+        assert statement.patience is not None
+        statement.patience.cancel()
+        if self._newest.get(statement.equal) is not statement:
             return
-        common = next(iter(self._waiting))
-        waiting = self._waiting.pop(common)
-        if len(waiting) > _RUNS_MAX:
-            self._waiting[common] = waiting[_RUNS_MAX:]
-        task = asyncio.create_task(self._send(waiting[:_RUNS_MAX]))
+        # a caller that was cancelled while it waited wants no run
+        waiting = [one for one in statement.waiting if not one.row.done()]
+        if not waiting:
+            del self._newest[statement.equal]
+            return
+        following = self._begin(statement.equal, waiting[_RUNS_MAX:])
+        # what one caller has in its context does not concern the others
+        task = asyncio.get_running_loop().create_task(
+            self._send(following, waiting[:_RUNS_MAX]), context=contextvars.Context()
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, waiting: list[_Waiter]) -> None:
+    async def _send(self, statement: _Statement, starts: list[_Waiter]) -> None:
         try:
-            # a caller that was cancelled while it waited wants no run
-            waiting = [one for one in waiting if not one.row.done()]
-            if len(waiting) > 1 and await self._has_sent([one.request for one in waiting]):
-                for one in waiting:
+            if len(starts) > 1 and await self._start_all([one.request for one in starts]):
+                for one in starts:
                     _answer(one.row, {"id": one.request.id, "created": True, "handed_off": False})
             else:
-                alone = (self._alone(one.request) for one in waiting)
-                answers = await asyncio.gather(*alone, return_exceptions=True)
-                for one, answer in zip(waiting, answers, strict=True):
+                each = (self._alone(one.request) for one in starts)
+                answers = await asyncio.gather(*each, return_exceptions=True)
+                for one, answer in zip(starts, answers, strict=True):
                     _answer(one.row, answer)
         finally:
-            self._send_next()
+            for one in starts:
+                one.row.cancel()
+            self._end(statement)
 
-    async def _has_sent(self, requests: list[StartRequest]) -> bool:
-        """Send starts together; return whether they were started."""
-        # whatever goes wrong, each of them gets an error of its own alone
-        (sent,) = await asyncio.gather(self._together(requests), return_exceptions=True)
-        return sent is True
+    async def _start_all(self, requests: list[StartRequest]) -> bool:
+        try:
+            return await self._together(requests)
+        except EngineError as error:
+            # alone each of them gets an error of its own, or none
+            logger.debug("%s starts are sent one by one: %s", len(requests), error.message)
+            return False
 
 
 def _answer(row: asyncio.Future[Any], answer: Any) -> None:

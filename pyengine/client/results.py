@@ -53,6 +53,7 @@ class ResultPoller:
         # results that came by message before `wait` was called, oldest first
         self._unclaimed: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._address = message_address()
+        self._closed = False
 
     @property
     def hint_count(self) -> int | None:
@@ -65,7 +66,7 @@ class ResultPoller:
         return self._address if self._task is not None and self._listener.receives(self._address) else None
 
     async def listen(self) -> None:
-        """Start listening for hints; they can be sent from then on too.
+        """Start listening for hints, unless this is closed; they can be sent from then on too.
 
         Raises:
             EngineError: the database cannot be reached.
@@ -73,6 +74,8 @@ class ResultPoller:
         if self._task is not None:
             return
         async with self._starting:
+            if self._closed:
+                return
             if self._task is None:
                 self._listener.subscribe("durable_settled", self._on_hint)
                 self._listener.add_receiver(self._address, self._on_message, self._on_hint)
@@ -85,6 +88,7 @@ class ResultPoller:
 
     async def close(self) -> None:
         """Stop; waits that are under way raise CancelledError."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

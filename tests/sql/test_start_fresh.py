@@ -13,7 +13,7 @@ from tests.support.clock import Clock
 from tests.support.verbs import Connection, ask, dump
 
 IDS = ["0a" * 16, "0b" * 16, "0c" * 16]
-TOGETHER = "select durable.start_fresh_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, false)"
+TOGETHER = "select durable.start_fresh_v1(%s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s, %s, false)"
 ALONE = (
     "select id, created from durable.start_v1(%s, %s, %s, null, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, true)"
 )
@@ -35,7 +35,7 @@ def left(conn: Connection) -> dict[str, list[dict[str, Any]]]:
 def together(conn: Connection, args: list[Any], ids: list[Any], options: dict[str, Any] = ORDINARY) -> bool:
     """Send starts together; return whether they were started."""
     common = [options[name] for name in COMMON]
-    return bool(ask(conn, (TOGETHER, (options["workflow"], args, ids, *common)))[0])
+    return bool(ask(conn, (TOGETHER, (options["workflow"], *common, args, ids)))[0])
 
 
 def outcome(conn: Connection, options: dict[str, Any], *, at_once: bool) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import psycopg
@@ -10,6 +11,8 @@ import pytest
 
 from pyengine import App, Client, Run
 from pyengine.client.asyncpg_transport import AsyncpgTransport
+from pyengine.client.transport import Transport
+from pyengine.database.listener import Listener
 from pyengine.database.statements.procedures import StartRequest
 from pyengine.errors import InvalidRequest, NotFound, PayloadTooLarge, Unavailable
 from tests.support.verbs import Connection, ask
@@ -63,7 +66,7 @@ def test_only_equal_options_go_together(dsn: str, conn: Connection) -> None:
             assert [where[run.id] for run in runs] == queues
 
     asyncio.run(main())
-    assert ask(conn, (TRANSACTIONS, ())) == (3, 11)
+    assert ask(conn, (TRANSACTIONS, ())) == (5, 11)
 
 
 def test_each_gets_its_own_error(dsn: str, conn: Connection) -> None:
@@ -121,6 +124,55 @@ def test_a_start_by_key_holds_up_no_other(dsn: str, conn: Connection) -> None:
     asyncio.run(main())
 
 
+def test_a_slow_statement_is_waited_for_a_moment(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement on a connection that is dead holds up those that wait for it for a moment only."""
+    known(dsn)
+    send, stuck = Transport.start, asyncio.Event()
+
+    async def stay(transport: AsyncpgTransport, request: StartRequest) -> Any:
+        if json.loads(request.args) == [0]:
+            await stuck.wait()
+        return await send(transport, request)
+
+    monkeypatch.setattr(Transport, "start", stay)
+
+    async def main() -> None:
+        async with Client(dsn) as client:
+            first = asyncio.create_task(client.start("double", 0))
+            async with asyncio.timeout(20):
+                await asyncio.gather(*(client.start("double", n) for n in range(1, 6)))
+            assert not first.done()
+            stuck.set()
+            await first
+
+    asyncio.run(main())
+    assert ask(conn, (TRANSACTIONS, ())) == (2, 6)
+
+
+def test_a_start_does_not_fail_after_its_commit(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that cannot listen has started its runs all the same, and says so; the hint is sent."""
+    known(dsn)
+
+    async def refuse(listener: Listener) -> None:
+        raise Unavailable("no connection is left")
+
+    monkeypatch.setattr(Listener, "start", refuse)
+
+    async def main() -> None:
+        async with Client(dsn) as client:
+            runs = await asyncio.gather(*(client.start("double", n) for n in range(5)))
+            assert all(run.created for run in runs)
+            with pytest.raises(Unavailable):
+                await runs[0].result(timeout=5)
+
+    asyncio.run(main())
+    assert ask(conn, (TRANSACTIONS, ())) == (2, 5)
+
+
 @pytest.mark.parametrize("carried_out", [True, False])
 def test_an_answer_that_is_lost(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, carried_out: bool
@@ -147,18 +199,51 @@ def test_an_answer_that_is_lost(
 
 
 def test_a_client_that_closes(dsn: str, conn: Connection) -> None:
-    """A caller that waits then gets its run, or is told that the client is closed; then there is no run."""
+    """A caller that waits then gets its run, or is told that the client is closed; then there is no run. The
+    client closes while others start, and nothing is left behind."""
     known(dsn)
+    runs: list[str] = []
+
+    async def start_on(client: Client) -> None:
+        while True:
+            runs.append((await client.start("double", len(runs))).id)
 
     async def main() -> list[Any]:
         client = Client(dsn)
         await client.open()
-        starts = [asyncio.create_task(client.start("double", n)) for n in range(5)]
-        await asyncio.sleep(0)
-        await client.close()
-        return await asyncio.gather(*starts, return_exceptions=True)
+        starts = [asyncio.create_task(start_on(client)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(20):
+            await client.close()
+            ends = await asyncio.gather(*starts, return_exceptions=True)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return ends
 
-    done = asyncio.run(main())
-    runs = [one.id for one in done if isinstance(one, Run)]
-    assert len(runs) + sum(isinstance(one, InvalidRequest) for one in done) == 5
+    ends = asyncio.run(main())
+    assert [type(end) for end in ends] == [InvalidRequest] * 5
     assert {row[0] for row in conn.execute("select id from durable._tasks")} == set(runs)
+
+
+def test_a_task_that_is_cancelled_leaves_nobody_waiting(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a statement is cancelled with the task that sends it."""
+    known(dsn)
+    sending = asyncio.Event()
+
+    async def stay(transport: AsyncpgTransport, requests: list[StartRequest]) -> bool:
+        sending.set()
+        await asyncio.sleep(60)
+        return True
+
+    monkeypatch.setattr(AsyncpgTransport, "_start_together", stay)
+
+    async def main() -> None:
+        async with Client(dsn) as client:
+            starts = [asyncio.create_task(client.start("double", n)) for n in range(5)]
+            await sending.wait()
+            for task in asyncio.all_tasks() - {asyncio.current_task(), *starts}:
+                task.cancel()
+            async with asyncio.timeout(20):
+                await asyncio.wait(starts)
+            assert [one.cancelled() for one in starts] == [False] + [True] * 4
+
+    asyncio.run(main())

@@ -315,12 +315,12 @@ START = Procedure(
 
 START_FRESH = Procedure(
     signature=(
-        "(args jsonb[], ids[], workflow, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, "
-        "any_workflow, with the hint) -> started, or none of them"
+        "(workflow, queue, version, delay_ms, timeout_ms, priority, tags jsonb, tenant, any_workflow, "
+        "args[] of JSON text, ids[], with the hint) -> started: all or none"
     ),
     sql=(
-        "select durable.start_fresh_v1($3::text, $1::text[], $2::text[], $4::text, $5::text, $6::bigint, "
-        "$7::bigint, $8::integer, $9::text::jsonb, $10::text, $11::boolean, $12::boolean) as started"
+        "select durable.start_fresh_v1($1::text, $2::text, $3::text, $4::bigint, $5::bigint, $6::integer, "
+        "$7::text::jsonb, $8::text, $9::boolean, $10::text[], $11::text[], $12::boolean) as started"
     ),
 )
 

@@ -15,8 +15,8 @@ comment on function durable._are_fresh(text[], text[]) is
   'True if each of these runs has arguments that pass the checks of a start, and an id that looks like one drawn at random.';
 
 create or replace function durable.start_fresh_v1(
-  p_workflow text, p_args text[], p_ids text[], p_queue text, p_version text, p_delay_ms bigint, p_timeout_ms bigint,
-  p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_notify boolean)
+  p_workflow text, p_queue text, p_version text, p_delay_ms bigint, p_timeout_ms bigint, p_priority integer, p_tags jsonb,
+  p_tenant text, p_any_workflow boolean, p_args text[], p_ids text[], p_notify boolean)
 returns boolean language plpgsql volatile
 as $$
 declare
@@ -40,5 +40,5 @@ begin
 end
 $$;
 comment on function durable.start_fresh_v1(
-  text, text[], text[], text, text, bigint, bigint, integer, jsonb, text, boolean, boolean) is
-  'For clients of the package: starts runs of one workflow under ids that the caller drew at random for this call. p_notify: notifies workers with the commit. False: nothing was written, and durable.start_v1 for each of them decides and explains. WF001; 23505 if one of the ids exists, because the call was sent twice.';
+  text, text, text, bigint, bigint, integer, jsonb, text, boolean, text[], text[], boolean) is
+  'For clients of the package: starts runs of one workflow, one for each of p_ids, which the caller drew at random for this call. p_notify: notifies workers with the commit. True: all were started. False: none was, and a call of durable.start_v1 for each run starts it or says what is wrong with it. WF001; 23505 if one of the ids exists, because the call was sent twice.';
