@@ -336,6 +336,15 @@ def test_a_run_cannot_take_the_place_above_others(conn: Connection) -> None:
     ask(conn, park("t", "a.1"))
 
 
+def test_ids_below_a_run_are_its_own(conn: Connection) -> None:
+    """A run numbers its calls, and what they call. A call of it that is no run belongs to whoever works on
+    it, and has ids below it that are theirs."""
+    take_turn(conn, "W", report(begin_run(conn, "r"), commands=[promise(0), run(1)]))
+    below = ("r.0.1", "r.0.1.2", "r.0.3.1", "r.1.0", "r.1.0.1", "r.2", "r.2.1", "x.1")
+    refused = [name for name in below if refusal(conn, create(name, external="true")) == "WF004"]
+    assert refused == ["r.1.0", "r.1.0.1", "r.2", "r.2.1"]
+
+
 def test_a_timer_with_a_target_is_refused_in_the_strict_profile_only(conn: Connection, clock: Clock) -> None:
     """Compatible: created, and resolved at its deadline like a timer; strict: WF004."""
     both = create("p", clock.now_ms + 100, target="g", timer="true")

@@ -123,7 +123,9 @@ begin
     perform durable._fail_invalid(
       format('Promise %L: its id begins with the origin, the branch and the parent that its tags name.', p_id),
       'An id goes on with a colon or a dot behind each of them, or is the same.');
-  elsif exists (select from durable._promises p where p.id = any (durable._ancestors(p_id)) and p.head is not null) then
+  -- a call of a run that is no run itself has ids below it for whoever works on it
+  elsif (select p.head is not null from durable._promises p where p.id = any (durable._ancestors(p_id))
+         order by octet_length(p.id) desc limit 1) then
     perform durable._fail_invalid(format('Id %L is reserved to the run it would be a descendant of.', p_id));
   end if;
   perform durable._check_payload(format('Parameter of promise %L', p_id), p_param_data);
