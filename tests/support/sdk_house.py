@@ -107,9 +107,13 @@ class Program:
 class House:
     """A database, the gateway before it, and processes of SDKs that talk to it."""
 
-    def __init__(self, url: str, conn: Connection, sdk: Callable[[str], Sdk], folder: Path) -> None:
+    def __init__(
+        self, url: str, conn: Connection, sdk: Callable[[str], Sdk], folder: Path, **urls: str
+    ) -> None:
+        """At `url`; SDKs whose names begin with that of one of `urls` are told that instead."""
         self.conn = conn
         self._url = url
+        self._urls = urls
         self._sdk = sdk
         self._folder = folder
         self._programs: list[Program] = []
@@ -120,8 +124,9 @@ class House:
         sdk = self._sdk(language)
         pid = f"{language}-{len(self._programs)}"
         errors = (self._folder / f"{pid}-{role}").open("w+", encoding="utf-8")
+        url = next((url for name, url in self._urls.items() if language.startswith(name)), self._url)
         process = subprocess.Popen(
-            [*sdk.command, PROGRAMS / SDKS[language][2], sdk.folder, self._url, group, pid, role, *more],
+            [*sdk.command, PROGRAMS / SDKS[language][2], sdk.folder, url, group, pid, role, *more],
             env={
                 key: text for key, text in os.environ.items() if not key.startswith(("RESONATE_", "PYTHON"))
             },

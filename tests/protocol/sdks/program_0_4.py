@@ -2,6 +2,9 @@
 
     program_0_4.py FOLDER URL GROUP PID worker
     program_0_4.py FOLDER URL GROUP PID ask PREFIX SCENE ...
+    program_0_4.py FOLDER URL GROUP PID call ID FUNCTION ARGS
+    program_0_4.py FOLDER URL GROUP PID settle ID VALUE
+    program_0_4.py FOLDER URL GROUP PID cancel ID
 
 It runs in the SDK's own environment and knows nothing of the engine. URL is where requests go, and where
 streams come from, with a comma between. Each answer is a line of JSON.
@@ -144,6 +147,18 @@ for known in (add, sum_of, steps, fib, nap, leave, question, work, retries, refu
 if works:
     # until its input ends: it does not outlive the tests
     sys.stdin.read()
+elif ROLE == "call":
+    id_, name, args = REST
+    try:
+        answer = resonate.trigger(id_, GROUP, name, *json.loads(args)).result(WAIT_S)
+    except Exception as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer), flush=True)
+elif ROLE == "settle":
+    id_, value = REST
+    resonate.promises.resolve(id=id_, ikey=None, strict=False, headers=None, data=json.dumps(value))
+elif ROLE == "cancel":
+    resonate.promises.cancel(id=REST[0], ikey=None, strict=False, headers=None, data=None)
 else:
     prefix, *scenes = REST
     for scene in scenes:

@@ -2,6 +2,10 @@
 
     program_0_6.py FOLDER URL GROUP PID worker
     program_0_6.py FOLDER URL GROUP PID ask PREFIX SCENE ...
+    program_0_6.py FOLDER URL GROUP PID call ID FUNCTION ARGS
+    program_0_6.py FOLDER URL GROUP PID settle ID VALUE
+    program_0_6.py FOLDER URL GROUP PID await ID ...
+    program_0_6.py FOLDER URL GROUP PID cancel ID
 
 It runs in the SDK's own environment and knows nothing of the engine. URL is where requests go, and where
 streams come from, with a comma between. Each answer is a line of JSON.
@@ -13,6 +17,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -98,6 +103,14 @@ def refuses(ctx: Context) -> Any:
     return (yield ctx.lfc(fail).options(retry_policy=Never()))
 
 
+def outcome(get: Callable[[], Any]) -> Any:
+    """A result, or the text of the error."""
+    try:
+        return get()
+    except Exception as error:
+        return {"error": str(error)}
+
+
 def play(resonate: Resonate, scene: str, id_: str) -> Any:
     there = resonate.options(target=GROUP, timeout=300)
     calls: dict[str, tuple[Any, ...]] = {
@@ -147,6 +160,18 @@ resonate.start()
 if works:
     # until its input ends: it does not outlive the tests
     sys.stdin.read()
+elif ROLE == "call":
+    id_, name, args = REST
+    there = resonate.options(target=GROUP, timeout=300)
+    print(json.dumps(outcome(lambda: there.rpc(id_, name, *json.loads(args)))), flush=True)
+elif ROLE == "await":
+    for id_ in REST:
+        print(json.dumps(outcome(resonate.get(id_).result)), flush=True)
+elif ROLE == "settle":
+    id_, value = REST
+    resonate.promises.resolve(id_, data=json.dumps(value))
+elif ROLE == "cancel":
+    resonate.promises.cancel(REST[0])
 else:
     prefix, *scenes = REST
     for scene in scenes:
