@@ -90,7 +90,7 @@ def rounds(dsn: str, clock: Clock, seed: int, number: int) -> Iterator[tuple[Wor
         now_ms = world.now_ms
 
 
-SIZES = [pytest.param(12, id="12"), pytest.param(300, id="300", marks=pytest.mark.full)]
+SIZES = [pytest.param(6, id="6"), pytest.param(300, id="300", marks=pytest.mark.full)]
 
 
 @pytest.mark.parametrize("number", SIZES)

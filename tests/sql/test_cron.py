@@ -309,7 +309,7 @@ def test_cron_agrees_with_a_slow_walk(
 ) -> None:
     """Near changes of clocks, looking at every minute (or second) finds the same instants."""
     dice = random.Random(seed)
-    for _ in range(3000 if request.config.getoption("--full") else 100):
+    for _ in range(3000 if request.config.getoption("--full") else 40):
         cron, zone = some_cron(dice, six=six), dice.choice(list(ZONES))
         span = (2 * HOUR) if six else dice.choice([24 * HOUR, 72 * HOUR])
         after = ms(dice.choice(ZONES[zone])) - dice.randrange(span)

@@ -89,15 +89,15 @@ def rows(conn: Connection, run: str | None) -> dict[str, list[dict[str, Any]]]:
     return {table: sorted(all_of_them, key=str) for table, all_of_them in found.items()}
 
 
-def choices(rng: random.Random) -> Iterator[dict[str, Any]]:
+def choices(rng: random.Random, count: int = 150) -> Iterator[dict[str, Any]]:
     """Every value of an option beside usual ones, every delay with every timeout, every id with every key,
-    and random ones."""
+    and so many random ones."""
     usual = {name: values[0] for name, values in OPTIONS.items()}
     for name, values in OPTIONS.items():
         yield from ({**usual, name: value} for value in values)
     for one, other in (("delay", "timeout"), ("id", "key")):
         yield from ({**usual, one: a, other: b} for a in OPTIONS[one] for b in OPTIONS[other])
-    for _ in range(150):
+    for _ in range(count):
         share = rng.choice((0.6, 0.9))
         yield {
             name: values[0] if rng.random() < share else rng.choice(values)
@@ -117,7 +117,10 @@ def outcome(conn: Connection, call: str, words: tuple[Any, ...]) -> tuple[Any, A
         return ("a made-up id" if made_up else id_, created), rows(conn, id_ if created else None)
 
 
-def test_the_single_row_path_equals_the_batch_path(conn: Connection, clock: Clock, seed: int) -> None:
+@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.full)])
+def test_the_single_row_path_equals_the_batch_path(
+    conn: Connection, clock: Clock, seed: int, count: int
+) -> None:
     """Options one by one and at random, at the borders of what is allowed: the single-row path either leaves
     everything as it is, or answers and writes what the batch path does, all columns of all tables, or is
     refused like that; a start is one of the two."""
@@ -129,7 +132,7 @@ def test_the_single_row_path_equals_the_batch_path(conn: Connection, clock: Cloc
     ask(conn, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
     untouched = rows(conn, None)
     short = refused = 0
-    for options in choices(random.Random(seed)):
+    for options in choices(random.Random(seed), count):
         words = tuple(options.values())
         doubled = (*words[:2], *words[1:])
         plain, general = outcome(conn, SINGLE, doubled), outcome(conn, BATCH, doubled)

@@ -4,7 +4,8 @@ of the user's own statements keep their meaning."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ SOUND_CALL = """
 create or replace function lab.call(state text) returns text language sql as $$ select text 'done' $$
 """
 SERVERS = ["53100", "53200", "58030"]
+WAYS = ["sql", "service", "transaction"]
+
+
+def pairs(some: Sequence[str], others: Sequence[str]) -> list[Any]:
+    """Each of some with each of the others; without --full each of both sides at least once."""
+    count = max(len(some), len(others))
+    chosen = {(some[n % len(some)], others[n % len(others)]) for n in range(count)}
+    return [
+        pytest.param(*pair, marks=[] if pair in chosen else [pytest.mark.full])
+        for pair in product(some, others)
+    ]
 
 
 @pytest.fixture
@@ -78,8 +90,7 @@ def run(dsn: str, conn: Connection) -> Runs:
     return lambda way, state: app.run(ways[way], state)
 
 
-@pytest.mark.parametrize("state", SERVERS)
-@pytest.mark.parametrize("way", ["sql", "service", "transaction"])
+@pytest.mark.parametrize(("way", "state"), pairs(WAYS, SERVERS))
 def test_an_error_of_the_server_is_done_again(run: Runs, conn: Connection, way: str, state: str) -> None:
     """Whatever it came from: the run ends with its result, and what failed has left nothing."""
     assert run(way, state) == "done"
@@ -87,8 +98,7 @@ def test_an_error_of_the_server_is_done_again(run: Runs, conn: Connection, way: 
     assert conn.execute("select count(*) from lab.calls").fetchone() == (1,)
 
 
-@pytest.mark.parametrize("state", [*SERVERS, "55P03", "57014"])
-@pytest.mark.parametrize("way", SPOILT)
+@pytest.mark.parametrize(("way", "state"), pairs(list(SPOILT), [*SERVERS, "55P03", "57014"]))
 def test_an_error_at_the_engines_own_doing_is_done_again(
     run: Runs, conn: Connection, way: str, state: str
 ) -> None:
@@ -99,8 +109,7 @@ def test_an_error_at_the_engines_own_doing_is_done_again(
     assert conn.execute("select last_value from lab.tries").fetchone() == (3,)
 
 
-@pytest.mark.parametrize("way", ["sql", "service", "transaction"])
-@pytest.mark.parametrize("state", ["55P03", "53400", "58P01", "22012"])
+@pytest.mark.parametrize(("state", "way"), pairs(["55P03", "53400", "58P01", "22012"], WAYS))
 def test_an_error_of_the_users_statement_stays_his(run: Runs, conn: Connection, way: str, state: str) -> None:
     """A lock that his function did not get, a limit that he has set, a file that is not there."""
     with pytest.raises(Exception, match="failed") as failed:
