@@ -491,7 +491,7 @@ def test_sweeps_are_small_however_much_is_due(alone: str, full: int) -> None:
         own.execute(
             "update durable._promises set timeout_at = 2 where id ~ '^x' and substr(id, 2)::int <= %s", (due,)
         )
-        own.execute("analyze durable._promises")
+        own.execute("analyze")
         witness, settled = Witness(own), []
         while not settled or settled[-1]:
             with witness.watching(session) as seen:
