@@ -49,6 +49,19 @@ def test_tasks_go_round(conn: Connection, clock: Clock) -> None:
     assert len(offers(conn, a=64)) == 6
 
 
+def test_members_with_nothing_due_cost_no_search(conn: Connection) -> None:
+    """However many members there are, tasks are looked for and locked at the addresses with something due."""
+    conn.execute("set track_functions = 'all'")
+    make(conn, "alone", target="poll://uni@g/m7")
+    waiting(conn, 1)
+    members = {f"m{n}": 9 for n in range(200)}
+    found = offers(conn, **members)
+    assert ("m7", "alone") in found
+    assert len(found) == 2
+    calls = "select pg_stat_get_xact_function_calls(p.oid) from pg_proc p where p.proname = '_try_lock_due_offers'"
+    assert conn.execute(calls).fetchone() == (2,)
+
+
 def test_no_member_gets_more_than_its_limit(conn: Connection) -> None:
     """What nobody has room for waits, and stays due."""
     waiting(conn, 6)

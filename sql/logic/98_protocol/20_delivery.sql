@@ -128,7 +128,11 @@ begin
   for v_queue in
     select q.name, array_agg(m.n order by m.n) as places, array_agg(m.pid order by m.n) as pids
     from durable._parsed_members(p_members) m cross join lateral (values (m.address, 1), (m.member_group, 2)) as q (name, ord)
-    where q.name is not null group by q.ord, q.name order by q.ord, q.name
+    where q.name is not null group by q.ord, q.name
+    -- of a thousand members few have anything due
+    having exists (select from durable._tasks t
+                   where t.queue = q.name and t.state = 'pending' and t.workflow is null and t.retry_at <= v_now)
+    order by q.ord, q.name
   loop
     v_place := 0;
     for v_task in
