@@ -58,7 +58,7 @@ def test_members_with_nothing_due_cost_no_search(conn: Connection) -> None:
     found = offers(conn, **members)
     assert ("m7", "alone") in found
     assert len(found) == 2
-    calls = "select pg_stat_get_xact_function_calls(p.oid) from pg_proc p where p.proname = '_try_lock_due_offers'"
+    calls = "select pg_stat_get_xact_function_calls('durable._try_lock_due_offers'::regproc)"
     assert conn.execute(calls).fetchone() == (2,)
 
 
