@@ -71,7 +71,7 @@ class AsyncpgTransport(Transport):
         """
         if not request.fresh:
             return await super().start(request)
-        # one that waits for others is refused at once; the hint and the address come later
+        # a bad start is refused before it waits for others; whether it notifies is decided when it is sent
         await self._prepare(START, (*request, False, None))
         return await self._starts.start(request)
 

@@ -38,12 +38,21 @@ class _Waiter(NamedTuple):
 
 
 class _Statement:
-    """A statement under way, and the starts that wait for it."""
+    """A statement under way, and the starts that wait for it.
 
-    def __init__(self, equal: StartRequest, waiting: list[_Waiter]) -> None:
-        self.equal = equal
+    Args:
+        common: what its starts and theirs have in common.
+        waiting: those that wait.
+
+    Attributes:
+        timer: ends the wait, if the statement has not ended by then.
+    """
+
+    timer: asyncio.TimerHandle
+
+    def __init__(self, common: StartRequest, waiting: list[_Waiter]) -> None:
+        self.common = common
         self.waiting = waiting
-        self.patience: asyncio.TimerHandle | None = None
 
 
 class ConcurrentStarts:
@@ -51,7 +60,7 @@ class ConcurrentStarts:
 
     Args:
         alone: starts one run and returns its row of `START`.
-        together: starts runs that differ in arguments and id only; returns whether it started all or none.
+        together: starts runs that differ in arguments and id only, all or none; returns whether it did.
     """
 
     def __init__(
@@ -61,7 +70,7 @@ class ConcurrentStarts:
     ) -> None:
         self._alone = alone
         self._together = together
-        # the newest statement under way of equal starts
+        # the newest statement under way, by what its starts have in common
         self._newest: dict[StartRequest, _Statement] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -77,34 +86,33 @@ class ConcurrentStarts:
         is_service = ":" in request.workflow
         if is_service or len(request.args) > _ARGS_MAX:
             return await self._alone(request)
-        equal = request._replace(args="", id=None)
-        if equal in self._newest:
+        common = request._replace(args="", id=None)
+        if common in self._newest:
             row = asyncio.get_running_loop().create_future()
-            self._newest[equal].waiting.append(_Waiter(request, row))
+            self._newest[common].waiting.append(_Waiter(request, row))
             return await row
-        statement = self._begin(equal, [])
+        statement = self._begin(common, [])
         try:
             return await self._alone(request)
         finally:
-            self._end(statement)
+            self._stop_waiting(statement)
 
-    def _begin(self, equal: StartRequest, waiting: list[_Waiter]) -> _Statement:
-        statement = self._newest[equal] = _Statement(equal, waiting)
-        statement.patience = asyncio.get_running_loop().call_later(_PATIENCE_S, self._end, statement)
+    def _begin(self, common: StartRequest, waiting: list[_Waiter]) -> _Statement:
+        statement = self._newest[common] = _Statement(common, waiting)
+        statement.timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._stop_waiting, statement)
         return statement
 
-    def _end(self, statement: _Statement) -> None:
-        """Wait for a statement no longer: send the starts that waited for it."""
-        assert statement.patience is not None
-        statement.patience.cancel()
-        if self._newest.get(statement.equal) is not statement:
+    def _stop_waiting(self, statement: _Statement) -> None:
+        """Send the starts that waited for a statement, because it has ended or is slow."""
+        statement.timer.cancel()
+        if self._newest.get(statement.common) is not statement:
             return
         # a caller that was cancelled while it waited wants no run
         waiting = [one for one in statement.waiting if not one.row.done()]
         if not waiting:
-            del self._newest[statement.equal]
+            del self._newest[statement.common]
             return
-        following = self._begin(statement.equal, waiting[_RUNS_MAX:])
+        following = self._begin(statement.common, waiting[_RUNS_MAX:])
         # what one caller has in its context does not concern the others
         task = asyncio.get_running_loop().create_task(
             self._send(following, waiting[:_RUNS_MAX]), context=contextvars.Context()
@@ -125,7 +133,7 @@ class ConcurrentStarts:
         finally:
             for one in starts:
                 one.row.cancel()
-            self._end(statement)
+            self._stop_waiting(statement)
 
     async def _start_all(self, requests: list[StartRequest]) -> bool:
         try:
