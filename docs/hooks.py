@@ -97,9 +97,9 @@ def commands() -> str:
     import typer.cli
     from typer.main import get_command
 
-    from pyengine.cli.root import app
+    from pyengine.cli.root import command_line
 
-    command: Any = get_command(app)
+    command: Any = get_command(command_line())
     with command.make_context("pyengine", [], resilient_parsing=True) as context:
         text = typer.cli.get_docs_for_click(obj=command, ctx=context, name="pyengine")
     return re.sub(r"^#+ ", lambda match: f"#{match[0]}", re.sub(r"\A# .*\n", "", text), flags=re.M)

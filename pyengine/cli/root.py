@@ -7,30 +7,15 @@ conflict; 130 interrupted.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from pyengine.cli import (
-    adapter,
-    calls,
-    check,
-    db,
-    demo,
-    ps,
-    replay_check,
-    runs,
-    schedules,
-    serve,
-    show,
-    steering,
-    steering_many,
-    why,
-    worker,
-)
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, remember
 from pyengine.cli.display.logs import log_warnings
 from pyengine.cli.output import Output, printable, redact
@@ -46,7 +31,7 @@ from pyengine.errors import (
     Unavailable,
 )
 
-__all__ = ["run"]
+__all__ = ["command_line", "run"]
 
 _EXIT_CODES: tuple[tuple[type[EngineError], int], ...] = (
     (RunFailed, 1),
@@ -70,29 +55,50 @@ _NEXT = {
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _ClickException: type[Exception] = _UsageError.__bases__[0]
 
-app = typer.Typer(
-    name="pyengine",
-    help="Durable execution that is a PostgreSQL schema.",
-    epilog="Begin with: pyengine demo",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.add_typer(db.app, name="db")
-app.add_typer(adapter.app, name="adapter")
-app.add_typer(calls.app, name="call")
-app.add_typer(schedules.app, name="schedules")
-demo.add_to(app)
-worker.add_to(app)
-serve.add_to(app)
-runs.add_to(app)
-ps.add_to(app)
-show.add_to(app)
-check.add_to(app)
-why.add_to(app)
-steering.add_to(app)
-steering_many.add_to(app)
-replay_check.add_to(app)
+# the commands of each module, in the order of the help
+_COMMANDS = {
+    "db": ("db",),
+    "adapter": ("adapter",),
+    "calls": ("call",),
+    "schedules": ("schedules",),
+    "demo": ("demo",),
+    "worker": ("worker",),
+    "serve": ("serve",),
+    "runs": ("start",),
+    "ps": ("ps",),
+    "show": ("show",),
+    "check": ("check",),
+    "why": ("why",),
+    "steering": ("signal", "cancel", "pause", "resume", "redrive", "fork", "as-of"),
+    "steering_many": ("signal-many", "settle"),
+    "replay_check": ("replay-check",),
+}
+
+
+def command_line(argv: Sequence[str] = ()) -> typer.Typer:
+    """Make the command line. If it begins with the name of a command, no other module than that one's is
+    imported: to import all takes longer than most commands.
+
+    Args:
+        argv: the arguments after ``pyengine``.
+    """
+    app = typer.Typer(
+        name="pyengine",
+        help="Durable execution that is a PostgreSQL schema.",
+        epilog="Begin with: pyengine demo",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_common)
+    wanted = [module for module, names in _COMMANDS.items() if argv and argv[0] in names]
+    for module in wanted or _COMMANDS:
+        found = importlib.import_module(f"pyengine.cli.{module}")
+        if hasattr(found, "add_to"):
+            found.add_to(app)
+        else:
+            app.add_typer(found.app, name=_COMMANDS[module][0])
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -103,7 +109,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common(
     ctx: typer.Context,
     *,
@@ -127,7 +132,8 @@ def run(argv: list[str]) -> int:
     out = Output(json=_wants_json(argv))
     log_warnings()
     try:
-        code = typer.main.get_command(app).main(args=argv, prog_name="pyengine", standalone_mode=False)
+        command = typer.main.get_command(command_line(argv))
+        code = command.main(args=argv, prog_name="pyengine", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except EngineError as error:
         return _fail(out, error)

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pyengine import Client, Run, ctx
-from pyengine.cli.root import app
+from pyengine.cli.root import command_line
 from pyengine.sources import found
 from tests.examples.pages import LANGUAGES, Block, Page, Reader, commands, matches, pages
 from tests.support.tree import ROOT, files
@@ -99,7 +99,7 @@ def typed() -> list[tuple[str, ...]]:
 def test_commands_exist(command: tuple[str, ...]) -> None:
     """Every pyengine command that a page names has a help text, which names the options that pages show."""
     name, *options = command
-    shown = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="pyengine")
+    shown = CliRunner().invoke(command_line(name.split()), [*name.split(), "--help"], prog_name="pyengine")
     assert shown.exit_code == 0, shown.output
     assert "Usage" in shown.output
     known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", shown.output))
