@@ -273,6 +273,7 @@ FIRST_USES: dict[str, Call] = {
     "turn": turn("W", want=1),
     "tick": ("select durable.tick_v1(10)", ()),
     "start": start("r"),
+    "ordinary start": ("select durable.start('w', any_workflow => true)", ()),
     "start many": ("select durable.start_many('w', array['[1]', '[2]']::jsonb[], any_workflow => true)", ()),
     "promise": create("p", external="true"),
     "task": CREATE_TASK,

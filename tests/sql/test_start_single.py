@@ -1,5 +1,5 @@
-"""Law: a single start by the single-row path leaves what the batch path would have left, and answers the
-same.
+"""Law: a single start, by the statement for ordinary ones or by the single-row path, leaves what the batch
+path would have left, and answers the same.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ REQUEST = (
     "row(%s, %s::text::jsonb, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)::durable._start_request"
 )
 SINGLE = f"select id, true from durable._start_single({REQUEST})"
+ORDINARY = "select durable._start_ordinary(%s, %s::text::jsonb, %s, %s, %s, %s, %s), true"
+OF_ORDINARY = ("workflow", "args", "args", "id", "queue", "version", "any_workflow")
 BATCH = f"select id, created from durable._start_batch_of_one({REQUEST})"
 CHOSEN = "select id, created from durable.start_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)"
 # the usual value first, then values at and beyond the borders of what is allowed
@@ -37,7 +39,10 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         *("[1]", '{"a": 1}', "1", '"x"', "null", None),
         *(f'["{"x" * size}"]' for size in (996, 997, 1996, 1997)),
     ),
-    "id": (None, "new", "run", "p", "q", "run.5", "run.1.2", "new.x", "7", "", "i" * 512, "i" * 513),
+    "id": (
+        *(None, "new", "run", "p", "q", "run.5", "run.1.2", "new.x", "7", "", "i" * 512, "i" * 513),
+        *("0f" * 16, "0F" * 16, "0e" * 16),
+    ),
     "key": (None, "other", "known", "", "k" * 512, "k" * 513),
     "queue": (
         "default",
@@ -91,11 +96,11 @@ def rows(conn: Connection, run: str | None) -> dict[str, list[dict[str, Any]]]:
 
 def choices(rng: random.Random, count: int = 150) -> Iterator[dict[str, Any]]:
     """Every value of an option beside usual ones, every delay with every timeout, every id with every key,
-    and so many random ones."""
+    every workflow known or not, and so many random ones."""
     usual = {name: values[0] for name, values in OPTIONS.items()}
     for name, values in OPTIONS.items():
         yield from ({**usual, name: value} for value in values)
-    for one, other in (("delay", "timeout"), ("id", "key")):
+    for one, other in (("delay", "timeout"), ("id", "key"), ("workflow", "any_workflow")):
         yield from ({**usual, one: a, other: b} for a in OPTIONS[one] for b in OPTIONS[other])
     for _ in range(count):
         share = rng.choice((0.6, 0.9))
@@ -121,17 +126,20 @@ def outcome(conn: Connection, call: str, words: tuple[Any, ...]) -> tuple[Any, A
 def test_the_single_row_path_equals_the_batch_path(
     conn: Connection, clock: Clock, seed: int, count: int
 ) -> None:
-    """Options one by one and at random, at the borders of what is allowed: the single-row path either leaves
-    everything as it is, or answers and writes what the batch path does, all columns of all tables, or is
-    refused like that; a start is one of the two."""
+    """Options one by one and at random, at the borders of what is allowed: the single-row path and the
+    statement for ordinary starts either leave everything as it is, or answer and write what the batch path
+    does, all columns of all tables, or are refused like that; a start is one of the three."""
     begin_run(conn, "run", key="known")
     ask(conn, create("p"))
+    ask(conn, create("0e" * 16))
+    ask(conn, ("select durable._adopt_idle_copy()", ()))
     ask(conn, create("q.1"))
     hello = "select durable.worker_hello_v1('W', '{default}', '{known}', '{1}', null, '{ab}', null, '{own}')"
     ask(conn, (hello, ()))
     ask(conn, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
     untouched = rows(conn, None)
-    short = refused = 0
+    usual = {name: values[0] for name, values in OPTIONS.items()}
+    ordinary = short = refused = 0
     for options in choices(random.Random(seed), count):
         words = tuple(options.values())
         doubled = (*words[:2], *words[1:])
@@ -142,24 +150,29 @@ def test_the_single_row_path_equals_the_batch_path(
             assert plain == general, (seed, options)
             short += len(plain[0]) == 2
         assert outcome(conn, CHOSEN, words) == general, (seed, options)
+        if all(value == usual[name] for name, value in options.items() if name not in OF_ORDINARY):
+            plain = outcome(conn, ORDINARY, tuple(options[name] for name in OF_ORDINARY))
+            assert plain == ((None, True), untouched) or plain == general, (seed, options)
+            ordinary += plain == general
         refused += len(general[0]) == 3
+    assert ordinary > 10, seed
     assert short > 80, seed
     assert refused > 80, seed
 
 
-def test_an_ordinary_start_takes_the_single_row_path(conn: Connection) -> None:
+def test_an_ordinary_start_takes_the_shortest_path(conn: Connection) -> None:
     """New runs, with and without id and key, by either verb, known workflow or any: none goes through the
-    statements for many, and what exists does."""
+    statements for many, and what exists does. Without options a run is one statement."""
     conn.execute("set track_functions = 'all'")
     called = (
         "select coalesce(pg_stat_get_xact_function_calls(p.oid), 0) from pg_proc p"
-        " where p.oid::regproc::text = 'durable._start_batch'"
+        " where p.oid::regproc::text = 'durable.' || %s"
     )
 
-    def long_ways(call: str) -> int:
-        (before,) = ask(conn, (called, ()))
+    def long_ways(call: str, way: str = "_start_batch") -> int:
+        (before,) = ask(conn, (called, (way,)))
         ask(conn, (call, ()))
-        return int(ask(conn, (called, ()))[0] - before)
+        return int(ask(conn, (called, (way,)))[0] - before)
 
     ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', '{}')", ()))
     big = f'["{"x" * 5000}"]'
@@ -175,6 +188,15 @@ def test_an_ordinary_start_takes_the_single_row_path(conn: Connection) -> None:
         assert long_ways(call) == 0, call
     assert ask(conn, ("select args from durable.runs where id = 'z'", ())) == ([],)
     assert long_ways("select durable.start('w', '{\"a\": 1}', id => 'x')") == 1
+    fresh = "select durable.start_v1('w', '[]', '<id>', null, null, '1', null, null, 0, '{}', '', false, true"
+    for call in (
+        "select durable.start('w')",
+        "select durable.start('x', '{}', queue => 'q', version => '2', any_workflow => true)",
+        fresh.replace("<id>", "0a" * 16) + ")",
+        fresh.replace("<id>", "0b" * 16) + ", true, 'durable_to_x')",
+    ):
+        assert long_ways(call, "_start_single") == 0, call
+    assert long_ways("select durable.start('w', key => 'l')", "_start_single") == 1
 
 
 def test_a_randomly_generated_id_takes_no_name_lock(conn: Connection, clock: Clock) -> None:

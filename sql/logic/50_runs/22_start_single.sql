@@ -2,19 +2,6 @@
 -- the batch path in 24_start.sql. tests/sql/test_start_single.py proves that both answer and write the same. Any other case is
 -- left to the batch path, and nothing is written.
 
-create or replace function durable._is_ordinary(p_request durable._start_request)
-returns boolean language sql stable
-as $$
-  select octet_length(p_request.workflow) between 1 and 256 and strpos(p_request.workflow, ':') = 0
-         and p_request.version <> '' and jsonb_typeof(p_request.args) in ('array', 'object')
-         and octet_length(p_request.input) <= 1000 and (p_request.id is null or p_request.id ~ '^[0-9a-f]{32}$')
-         and coalesce(p_request.queue, 'default') = 'default' and p_request.priority = 0 and p_request.tags = '{}'
-         and p_request.tenant = ''
-         and p_request.key is null and p_request.timeout_ms is null and p_request.delay_ms is null
-$$;
-comment on function durable._is_ordinary(durable._start_request) is
-  'True for small arguments without options, and no id or a random one: what _is_surely_valid says too, by an expression that costs less to prepare, which each transaction does again.';
-
 create or replace function durable._is_surely_valid(p_request durable._start_request)
 returns boolean language sql stable
 as $$
@@ -65,11 +52,8 @@ declare
   v_worker durable._idle_workers;
   v_is_copy boolean := not durable._knows_site() and durable._is_copy();
 begin
-  -- not one condition: the long expression would be prepared for each start
-  if durable._is_ordinary(p_request) is not true then
-    if durable._is_surely_valid(p_request) is not true then
-      return null;
-    end if;
+  if durable._is_surely_valid(p_request) is not true then
+    return null;
   end if;
   if not p_request.any_workflow or p_request.queue is null then
     select w.queue into v_queue

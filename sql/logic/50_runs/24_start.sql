@@ -155,6 +155,25 @@ $$;
 comment on function durable._start_batch_of_one(durable._start_request) is
   'Starts one run by the batch path, which handles every case that the single-row path leaves: the run exists, is of a service, or is refused.';
 
+create or replace function durable._start_any(
+  p_request durable._start_request, p_fresh boolean default false, p_notify boolean default false, p_reply text default null)
+returns durable.start_record language plpgsql volatile
+as $$
+declare
+  v_started durable.start_record := durable._start_single(p_request, p_fresh, p_notify, p_reply);
+begin
+  if v_started.id is null then
+    select s.id, s.created, false into v_started from durable._start_batch_of_one(p_request) s;
+    if p_notify and v_started.created then
+      perform durable._notify('durable_ready');
+    end if;
+  end if;
+  return v_started;
+end
+$$;
+comment on function durable._start_any(durable._start_request, boolean, boolean, text) is
+  'Starts one run by the single-row path, or by the batch path if that one leaves it; arguments as for _start_single.';
+
 create or replace function durable.start_v1(
   p_workflow text, p_args text, p_id text, p_key text, p_queue text, p_version text, p_delay_ms bigint,
   p_timeout_ms bigint, p_priority integer, p_tags jsonb, p_tenant text, p_any_workflow boolean, p_fresh boolean default false,
@@ -162,20 +181,22 @@ create or replace function durable.start_v1(
 returns durable.start_record language plpgsql volatile
 as $$
 declare
-  v_request durable._start_request := row(
-    p_workflow, case when p_fresh then p_args::jsonb else durable._json(p_args) end, p_args, p_id, p_key, p_queue, p_version,
-    p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant, p_any_workflow);
-  v_started durable.start_record := durable._start_single(v_request, p_fresh, p_notify, p_reply);
+  v_id text;
 begin
-  if v_started.id is not null then
-    return v_started;
+  if p_fresh and p_key is null and p_delay_ms is null and p_timeout_ms is null and p_priority = 0 and p_tags = '{}'
+     and p_tenant = '' and not (p_notify and durable._has_idle()) then
+    v_id := durable._start_ordinary(p_workflow, p_args::jsonb, p_args, p_id, p_queue, p_version, p_any_workflow);
   end if;
-  select s.id, s.created, false into v_started
-  from durable._start_batch_of_one(v_request) s;
-  if p_notify and v_started.created then
-    perform durable._notify('durable_ready');
+  if v_id is not null then
+    if p_notify then
+      perform durable._notify('durable_ready');
+    end if;
+    return (v_id, true, false);
   end if;
-  return v_started;
+  return durable._start_any(
+    row(p_workflow, case when p_fresh then p_args::jsonb else durable._json(p_args) end, p_args, p_id, p_key, p_queue, p_version,
+        p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant, p_any_workflow),
+    p_fresh, p_notify, p_reply);
 end
 $$;
 comment on function durable.start_v1(
@@ -244,19 +265,26 @@ create or replace function durable.start(
 returns text language plpgsql volatile
 as $$
 declare
-  v_request durable._start_request := row(
-    $1, $2, $2::text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12);
-  v_run durable.start_record := durable._start_single(v_request);
+  v_id text;
+  v_started durable.start_record;
   v_now bigint;
 begin
-  if v_run.id is null then
-    select s.id, s.created, false into v_run from durable._start_batch_of_one(v_request) s;
+  if $3 is null and $4 is null and $7 is null and $8 is null and $9 = 0 and $10 = '{}' and $11 = '' then
+    v_id := durable._start_ordinary($1, $2, $2::text, null, $5, $6, $12);
+  end if;
+  if v_id is null then
+    v_started := durable._start_any(
+      row($1, $2, $2::text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12));
+    if not v_started.created then
+      return v_started.id;
+    end if;
+    v_id := v_started.id;
   end if;
   v_now := durable._now_ms();
-  if v_run.created and not durable._is_hinted('durable_ready', v_now) then
+  if not durable._is_hinted('durable_ready', v_now) then
     perform durable._hint('durable_ready', v_now);
   end if;
-  return v_run.id;
+  return v_id;
 end
 $$;
 comment on function durable.start(text, jsonb, text, text, text, text, interval, interval, integer, jsonb, text, boolean) is
