@@ -297,6 +297,8 @@ def closing(tokens: Sequence[Token], opening: int) -> int:
 
 def at(tokens: Tokens, index: int, *words: str) -> bool:
     """Return whether exactly these words are at this place."""
+    if not 0 <= index < len(tokens) or tokens[index].text != words[0]:
+        return False
     return tuple(token.text for token in tokens[index : index + len(words)] if token.kind == "word") == words
 
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyengine.admin import lint_places, lint_shape
-from pyengine.admin.inventory import read
+from pyengine.admin.inventory import Inventory, read
 from pyengine.sources import Sources, found
 
-__all__ = ["RULES", "Finding", "lint", "main"]
+__all__ = ["RULES", "Finding", "findings_in", "lint", "main"]
 
 RULES = {**lint_shape.RULES, **lint_places.RULES}
 
@@ -39,7 +39,11 @@ class Finding:
 
 def lint(sources: Sources, only: Sequence[str] = ()) -> list[Finding]:
     """Return all findings in a tree of SQL files, or those of the named rules."""
-    inventory = read(sources)
+    return findings_in(read(sources), only)
+
+
+def findings_in(inventory: Inventory, only: Sequence[str] = ()) -> list[Finding]:
+    """Return the same of files that were read before."""
     return [
         Finding(rule=name, file=statement.file.name, line=line, message=message)
         for name, check in RULES.items()

@@ -85,7 +85,7 @@ SQL = re.compile(
 SQL_PLACES = ("pyengine.database.statements", "pyengine.admin", "pyengine.demo", "pyengine.cli.demo_report")
 
 
-PACKAGE = modules("pyengine")
+PACKAGE = list(modules("pyengine"))
 KNOWN = {module.dotted for module in PACKAGE}
 
 

@@ -53,11 +53,13 @@ def positional_parameters(module: Module) -> Iterator[str]:
         names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
         if names[:1] in (["self"], ["cls"]):
             names = names[1:]
+        if len(names) <= POSITIONAL:
+            continue
         # pytest and typer give them by name
         by_name = function.name.startswith("test_") or re.search(
             r"fixture|command|typer\.", _decorators(function) + ast.unparse(function.args)
         )
-        if len(names) > POSITIONAL and not by_name:
+        if not by_name:
             yield f"{where(module, function)}: {function.name} has {len(names)} positional parameters"
 
 
@@ -87,7 +89,7 @@ def docstrings(module: Module) -> Iterator[str]:
     if not ast.get_docstring(module.tree):
         yield f"{module.path}: no module docstring"
     top = module.path.split("/", 1)[0]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or ast.get_docstring(
             node
         ):
@@ -114,7 +116,7 @@ def leftovers(module: Module) -> Iterator[str]:
 def broad_excepts(module: Module) -> Iterator[str]:
     """Catching everything without raising it again happens at a boundary, and a comment says at which."""
     lines = module.text.split("\n")
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         names = (
@@ -131,7 +133,7 @@ def broad_excepts(module: Module) -> Iterator[str]:
 
 def async_plugins(module: Module) -> Iterator[str]:
     """Async tests call asyncio.run."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield f"{where(module, node)}: {node.name} is async; call asyncio.run in it"
 
@@ -196,13 +198,14 @@ def _public(module: Module, wanted: ast.AST) -> bool:
     return any(node is wanted for node in reach(module.tree.body))
 
 
-EVERY = modules("pyengine", "tests", "bench")
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_the_modules_keep(rule: str) -> None:
-    """No module of package, tests or bench breaks this rule."""
-    found = [finding for module in EVERY for finding in RULES[rule](module)]
+def test_the_modules_keep_every_rule() -> None:
+    """No module of package, tests or bench breaks a rule."""
+    found = [
+        finding
+        for module in modules("pyengine", "tests", "bench")
+        for rule in RULES.values()
+        for finding in rule(module)
+    ]
     assert not found, "\n".join(found)
 
 

@@ -18,9 +18,8 @@ from itertools import pairwise
 import pytest
 
 from pyengine.admin import inventory
-from pyengine.sources import found
 from tests.style.test_rooms import ROOMS
-from tests.support.tree import ROOT, Module, files, modules
+from tests.support.tree import ROOT, Module, files, modules, schema
 
 PRIVATE = {
     "hold": "lease",
@@ -128,11 +127,7 @@ def python_names(module: Module) -> list[tuple[str, str]]:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     return [
         (module.path, module.dotted.rpartition(".")[2]),
-        *(
-            (f"{module.path}:{node.lineno}", node.name)
-            for node in ast.walk(module.tree)
-            if isinstance(node, kinds)
-        ),
+        *((f"{module.path}:{node.lineno}", node.name) for node in module.nodes if isinstance(node, kinds)),
     ]
 
 
@@ -146,7 +141,7 @@ def variables(routine: inventory.Routine) -> Iterator[str]:
 
 def sql_names() -> list[tuple[str, str]]:
     """Functions, their parameters and variables, tables and columns of the schema."""
-    sources = inventory.read(found())
+    sources = schema()
     named = [
         (f"sql/{one.statement.file.name}:{one.statement.line}", name)
         for one in sources.routines
@@ -177,14 +172,14 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
 def python_texts(module: Module) -> Iterator[Text]:
     """Docstrings, comments and other strings with a space in them."""
     docstrings = set()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
         ):
             docstrings.add(id(node.value))
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             kind = "docstring" if id(node) in docstrings else "message"
             for line, text in paragraphs(node.value):
@@ -287,7 +282,7 @@ def test_variables_are_found() -> None:
     body = inventory.tokenize("declare v_told text := 'a; b'; v_some integer; begin v_other := 1; end")
     routine = inventory.Routine(
         name="_f",
-        statement=inventory.read(found()).routines[0].statement,
+        statement=schema().routines[0].statement,
         parameters=(),
         clauses=(),
         header=(),

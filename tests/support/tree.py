@@ -6,8 +6,12 @@ import ast
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+
+from pyengine.admin import inventory
+from pyengine.admin.inventory import Inventory
+from pyengine.sources import found
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LEFT_BEHIND = {"__pycache__", "build", "dist", "site", "venv", "htmlcov", "node_modules"}
@@ -27,6 +31,11 @@ class Module:
         """Its syntax tree."""
         return ast.parse(self.text, filename=self.path)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of that tree."""
+        return list(ast.walk(self.tree))
+
     @property
     def dotted(self) -> str:
         """``pyengine/admin/lint.py`` -> ``pyengine.admin.lint``."""
@@ -34,7 +43,7 @@ class Module:
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """All functions and methods, nested ones too."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node
 
@@ -52,13 +61,17 @@ def files(root: Path = ROOT) -> list[str]:
     return sorted(found)
 
 
-def modules(*roots: str) -> list[Module]:
-    """The Python files below these folders of the project."""
-    return [
-        Module(path=path, text=(ROOT / path).read_text(encoding="utf-8"))
-        for path in files()
-        if path.endswith(".py") and path.split("/", 1)[0] in roots
-    ]
+@cache
+def schema() -> Inventory:
+    """The SQL files, read once for all tests."""
+    return inventory.read(found())
+
+
+def modules(*roots: str) -> Iterator[Module]:
+    """The Python files below these folders of the project; their trees take much memory."""
+    for path in files():
+        if path.endswith(".py") and path.split("/", 1)[0] in roots:
+            yield Module(path=path, text=(ROOT / path).read_text(encoding="utf-8"))
 
 
 def _kept(name: str) -> bool:
