@@ -172,7 +172,11 @@ def create_database(conn: Connection, name: str, template: str = "template0") ->
 
 
 def drop_database(conn: Connection, name: str) -> None:
-    """Drop a database, with every session there."""
+    """Drop a database, with every session there.
+
+    DROP DATABASE looks for one that it has ended ten times a second only.
+    """
+    end_sessions(conn, name)
     conn.execute(f'drop database if exists "{name}" with (force)'.encode())
 
 

@@ -117,13 +117,15 @@ class OwnDatabase:
         self._is_ready = not new
 
     def leave(self) -> None:
-        """End the sessions that stay, and wait until they are gone."""
-        for pid in self._staying():
-            self.maintenance.execute("select pg_terminate_backend(%s, 10000)", (pid,))
+        """End every session, also those that stay, and wait until they are gone.
+
+        The server looks for a session that it has ended ten times a second only.
+        """
         for each in (self._laws, self._conn):
             if each is not None:
                 each.close()
         self._laws = self._conn = None
+        end_sessions(self.maintenance, self.name)
 
     def drop(self) -> None:
         """Have no database, until the next test begins."""
