@@ -431,15 +431,19 @@ def test_pages(conn: Connection, kind: str) -> None:
     assert say(conn, f"{kind}.search", cursor="99").data == {f"{kind}s": []}
 
 
-def test_pages_of_large_promises(conn: Connection) -> None:
-    """A page ends with the promise that makes it large, whatever its limit; the next one goes on behind it,
-    and no cursor leads behind the last one."""
+@pytest.mark.parametrize("kind", ["promise", "schedule"])
+def test_pages_of_large_ones(conn: Connection, kind: str) -> None:
+    """A page ends with the promise, or the schedule, that makes it large, whatever its limit; the next one
+    goes on behind it, and no cursor leads behind the last one."""
     for name in "abcde":
-        say(conn, "promise.create", id=name, timeoutAt=NEVER, param={"data": LARGE})
+        if kind == "schedule":
+            say(conn, "schedule.create", **{**SCHEDULE, "id": name, "promiseParam": {"data": LARGE}})
+        else:
+            say(conn, "promise.create", id=name, timeoutAt=NEVER, param={"data": LARGE})
 
     def page(limit: int, cursor: str | None) -> tuple[list[str], str | None]:
-        found = say(conn, "promise.search", limit=limit, cursor=cursor).data
-        return [each["id"] for each in found["promises"]], found.get("cursor")
+        found = say(conn, f"{kind}.search", limit=limit, cursor=cursor).data
+        return [each["id"] for each in found[f"{kind}s"]], found.get("cursor")
 
     assert page(100, None) == (["a", "b"], "b")
     assert page(2, "b") == (["c", "d"], "d")

@@ -492,15 +492,20 @@ declare
   v_last text;
   v_found jsonb;
 begin
-  select coalesce(jsonb_agg(durable._wire_schedule(r)), '[]'), max(r.id collate "C") into v_found, v_last
-  from durable.schedule_search(v_tags, v_limit, durable._read_text(p_data, 'cursor', true)) r;
-  if jsonb_array_length(v_found) < v_limit or not exists (select from durable.schedule_search(v_tags, 1, v_last)) then
+  select coalesce(jsonb_agg(durable._wire_schedule(x.found) order by x.id), '[]'), max(x.id) into v_found, v_last
+  from (
+    select r::durable.schedule_record as found, r.id collate "C" as id,
+           sum(octet_length(r.promise_param_data)) over (
+             order by r.id collate "C" rows between unbounded preceding and 1 preceding) as before
+    from durable.schedule_search(v_tags, v_limit, durable._read_text(p_data, 'cursor', true)) r) x
+  where x.before is null or x.before < durable._page_bytes_max();
+  if not exists (select from durable.schedule_search(v_tags, 1, v_last)) then
     v_last := null;
   end if;
   return jsonb_strip_nulls(jsonb_build_object('schedules', v_found, 'cursor', v_last));
 end
 $$;
-comment on function durable._rpc_schedule_search(jsonb) is 'schedule.search';
+comment on function durable._rpc_schedule_search(jsonb) is 'schedule.search. A page ends with fewer schedules than its limit if their parameters are large.';
 
 create or replace function durable._debug(p_request jsonb)
 returns jsonb language plpgsql volatile
