@@ -145,6 +145,13 @@ BUDGETS: list[tuple[str, list[Limit]]] = [
             Limit("start to claim, 16 clients at full speed, p99", "<=", 100),
         ],
     ),
+    (
+        "starts from Python",
+        [
+            Limit("starts/s, 16 callers of one client", ">=", 1, peer)
+            for peer in ("dbos", "resonate_pg", "restate")
+        ],
+    ),
 ]
 
 
