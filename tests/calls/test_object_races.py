@@ -19,7 +19,7 @@ from tests.support.clock import Clock
 from tests.support.objects import closure, dag, i64, literal, put
 from tests.support.verbs import Connection, ask
 
-WRITERS, COLLECTORS, ROUNDS, DAGS = 5, 3, 120, 12
+WRITERS, COLLECTORS, DAGS = 5, 3, 12
 HOUR = 3_600_000
 
 
@@ -73,7 +73,8 @@ def in_threads(works: list[Callable[[], None]]) -> None:
         raise failures[0]
 
 
-def test_collection_beside_reuse(dsn: str, direct: str, frozen: Clock, seed: int) -> None:
+@pytest.mark.parametrize("rounds", [40, pytest.param(120, marks=pytest.mark.full)])
+def test_collection_beside_reuse(dsn: str, direct: str, frozen: Clock, seed: int, rounds: int) -> None:
     """Eight connections: five put and name the same few DAGs, three collect, and time flies. Afterwards every
     ref of every object is there, durable.check() is empty and no deadlock was counted.
     """
@@ -85,7 +86,7 @@ def test_collection_beside_reuse(dsn: str, direct: str, frozen: Clock, seed: int
     def writer(number: int) -> None:
         chance = random.Random(seed + number)
         with session(direct, lock_timeout="10s") as conn:
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 try:
                     write(conn, chance, f"head-{number}")
                 except psycopg.errors.LockNotAvailable:
@@ -109,13 +110,14 @@ def test_collection_beside_reuse(dsn: str, direct: str, frozen: Clock, seed: int
     in_threads([writers, passing, *[collector] * COLLECTORS])
     assert sum(removed) > 0, f"seed {seed}: nothing was collected beside the puts"
     with session(direct) as conn:
-        assert len(busy) < WRITERS * ROUNDS / 10, f"seed {seed}: {len(busy)} puts were busy"
+        assert len(busy) < WRITERS * rounds / 10, f"seed {seed}: {len(busy)} puts were busy"
         for name, commit in conn.execute("select name, commit_id from durable._refs").fetchall():
             assert closure(conn, commit) == "ok", f"seed {seed}: {name}"
 
 
-def test_collection_beside_shared_hits(dsn: str, direct: str, frozen: Clock, seed: int) -> None:
-    """Eight connections, 15 rounds: results that nobody has pinned any more are old enough to go; five
+@pytest.mark.parametrize("rounds", [5, pytest.param(15, marks=pytest.mark.full)])
+def test_collection_beside_shared_hits(dsn: str, direct: str, frozen: Clock, seed: int, rounds: int) -> None:
+    """Eight connections, some rounds: results that nobody has pinned any more are old enough to go; five
     sessions call again while three collect. Each call is a hit with its whole result or a miss, and no error.
     """
     answers: list[str] = []
@@ -142,7 +144,7 @@ def test_collection_beside_shared_hits(dsn: str, direct: str, frozen: Clock, see
     with session(direct) as conn:
         main = Scene(conn)
         ask(conn, ("select durable.set_setting('call_results_days', '1')", ()))
-        for turn in range(15):
+        for turn in range(rounds):
             main.scope(f"m{turn}")
             for value in range(6):
                 main.begin([value], scope=f"m{turn}")
@@ -153,7 +155,7 @@ def test_collection_beside_shared_hits(dsn: str, direct: str, frozen: Clock, see
             callers = [lambda turn=turn, number=number: caller(turn, number) for number in range(WRITERS)]
             in_threads([*callers, *[collector] * COLLECTORS])  # type: ignore[list-item]
             main.run()
-    assert len(answers) == 15 * WRITERS * 6
+    assert len(answers) == rounds * WRITERS * 6
     assert {"started", "shared_hit"} <= set(answers), f"seed {seed}: {set(answers)}"
 
 

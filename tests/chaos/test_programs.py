@@ -11,7 +11,6 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from pyengine.admin import migrate
 from pyengine.database.connection import Database
 from pyengine.replay_check import Report, replay_check
 from tests.chaos.folds import cleaned, fold, lively
@@ -23,8 +22,7 @@ ROUND = 100
 
 
 def prepare(dsn: str) -> None:
-    """A schema with short leases, so that a frozen worker loses its work, and no limit to crashes."""
-    migrate.install(dsn)
+    """Short leases, so that a frozen worker loses its work, and no limit to crashes."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         for name, setting in (("lease_ttl_ms", "1000"), ("max_crashes", "10000")):
             conn.execute("select durable.set_setting(%s, %s)", (name, setting))
@@ -86,7 +84,7 @@ group by run having count(m.run) is distinct from max(t.number) or min(m.chance)
     "size", [pytest.param(10, id="10"), pytest.param(1000, id="1000", marks=pytest.mark.full)]
 )
 def test_random_workflows_under_faults(
-    empty_database: Callable[[], str], seed: int, size: int, figures: Callable[[str, str], None]
+    another_database: Callable[[], str], seed: int, size: int, figures: Callable[[str, str], None]
 ) -> None:
     """Results and folds under kills, freezes, pauses, idle transactions of users, delays and reorderings
     equal those of a calm run; every journal replays clean; what transactions wrote is there once."""
@@ -94,7 +92,7 @@ def test_random_workflows_under_faults(
     runs = alive = written = 0
     begin = time.monotonic()
     for first in range(0, size, ROUND):
-        dsn = empty_database()
+        dsn = another_database()
         prepare(dsn)
         programs = [Maker(seed + first + n).program() for n in range(min(ROUND, size - first))]
         done += play(dsn, "hard", programs, seed + first, faults=True)

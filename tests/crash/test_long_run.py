@@ -12,7 +12,7 @@ from tests.crash import effects
 from tests.crash.processes import kill, launch, start, stop, until
 
 SIZES = [
-    pytest.param(200, 20, id="200-steps"),
+    pytest.param(60, 6, id="60-steps"),
     pytest.param(1000, 100, id="1000-steps", marks=pytest.mark.full),
 ]
 

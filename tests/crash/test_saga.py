@@ -11,11 +11,11 @@ import pytest
 from tests.crash import effects
 from tests.crash.processes import kill, until, worker
 
-RUNS = 6
+RUNS = 4
 DONE_AND_UNDONE = [0, 1, 2, 2, 1, 0]
 
 
-@pytest.fixture(params=[2, pytest.param(20, marks=pytest.mark.full)])
+@pytest.fixture(params=[1, pytest.param(20, marks=pytest.mark.full)])
 def kills(request: pytest.FixtureRequest) -> int:
     """How many workers are killed."""
     return int(request.param)

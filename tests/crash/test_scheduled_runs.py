@@ -13,7 +13,7 @@ from tests.crash import effects
 from tests.crash.processes import kill, until, worker
 
 
-@pytest.fixture(params=[3, pytest.param(20, marks=pytest.mark.full)])
+@pytest.fixture(params=[2, pytest.param(20, marks=pytest.mark.full)])
 def kills(request: pytest.FixtureRequest) -> int:
     """How many workers are killed."""
     return int(request.param)

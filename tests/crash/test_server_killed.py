@@ -24,7 +24,7 @@ from tests.crash.processes import until, worker
 from tests.support.cluster import make_folder
 
 ROUNDS = 2
-STARTS_A_ROUND = 60
+STARTS_A_ROUND = 30
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ class Size:
     wait_s: float
 
 
-SMALL = Size(streams=20, tasks=60, unblocks=60, kills=1, offer_ms=1000, wait_s=120)
+SMALL = Size(streams=10, tasks=30, unblocks=30, kills=1, offer_ms=1000, wait_s=120)
 FULL = Size(streams=1_000, tasks=5_000, unblocks=5_000, kills=8, offer_ms=5000, wait_s=900)
 GROUPS = 10
 

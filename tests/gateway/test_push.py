@@ -434,7 +434,7 @@ def test_a_stop_has_one_time(dsn: str, stack: ExitStack) -> None:
     ended = threading.Event()
     receiver = stack.enter_context(Receiver(lambda got: Reply(status=200 if ended.wait(WAIT_S) else 500)))
     stack.callback(ended.set)
-    with Gateway(dsn, stop_s=4.0, push_private=(HOST,)) as gateway, Client(gateway.url) as client:
+    with Gateway(dsn, stop_s=2.0, push_private=(HOST,)) as gateway, Client(gateway.url) as client:
         client.create("hangs", receiver.url)
         receiver.next()
         place = urlsplit(gateway.url)

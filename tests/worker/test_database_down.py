@@ -19,7 +19,7 @@ from pyengine.database.listener import Listener
 from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import Unavailable
 from pyengine.foreground import serve
-from tests.support.cluster import SETTINGS, make_folder
+from tests.support.cluster import SETTINGS, create_database, make_folder
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -132,21 +132,30 @@ def test_a_worker_forgotten_while_it_declares_its_presence_declares_it_again(
     assert forgotten == [1]
 
 
-@pytest.fixture
-def own_server() -> Iterator[EmbeddedPostgres]:
-    """A server that a test may stop."""
+@pytest.fixture(scope="module")
+def server_of_all() -> Iterator[EmbeddedPostgres]:
+    """A server whose database `postgres` has the schema and is only copied."""
     folder = make_folder()
     server = EmbeddedPostgres(folder, settings=SETTINGS)
     server.start()
+    migrate.install(server.dsn)
     yield server
     server.stop()
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture
+def own_server(server_of_all: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
+    """A server that a test may stop, with its database `down`."""
+    with psycopg.connect(server_of_all.database("template1"), autocommit=True) as conn:
+        create_database(conn, "down", "postgres")
+    yield server_of_all
+    server_of_all.start()
+
+
 def test_the_server_stops_and_starts_again(own_server: EmbeddedPostgres) -> None:
     """While the server is down the worker keeps what it has, and goes on when it is back."""
-    dsn = own_server.dsn
-    migrate.install(dsn)
+    dsn = own_server.database("down")
     app, _ = counting_app(dsn)
 
     async def main() -> list[int]:
@@ -165,8 +174,7 @@ def test_the_server_stops_and_starts_again(own_server: EmbeddedPostgres) -> None
 
 def test_a_worker_stops_although_the_server_is_down(own_server: EmbeddedPostgres) -> None:
     """A worker that cannot say goodbye ends all the same, and soon."""
-    dsn = own_server.dsn
-    migrate.install(dsn)
+    dsn = own_server.database("down")
     app, _ = counting_app(dsn)
 
     async def main() -> None:
@@ -193,8 +201,7 @@ def test_a_worker_in_the_foreground_waits_for_its_database(
     own_server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says that it waits, begins when the server is there, and can be stopped while it waits."""
-    dsn = own_server.dsn
-    migrate.install(dsn)
+    dsn = own_server.database("down")
     own_server.stop()
     app, _ = counting_app(dsn)
 
@@ -247,8 +254,7 @@ def test_a_server_that_stops_is_one_line(
     """However many connections a worker has, one warning says that the server is gone and what to type next,
     and one that it is back.
     """
-    dsn = own_server.dsn
-    migrate.install(dsn)
+    dsn = own_server.database("down")
     app, _ = counting_app(dsn)
 
     async def main() -> None:

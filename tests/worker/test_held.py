@@ -52,6 +52,23 @@ HANDS = {
     "workflows": "select from durable._workflows for update",
     "buckets": "select from durable._buckets for update",
 }
+# each by itself with --full; none of these keeps the engine from what another one holds
+TOGETHER = {
+    "a worker's row and those of a run": (
+        *("workers", "hints", "settings", "adoptions", "inboxes", "callbacks", "shown values"),
+    ),
+    "an idle row and those of a run": ("idle", "workflows", "buckets", "signals", "listeners"),
+    "a shown value and a signal": ("value of one that waits", "signal to one that waits"),
+}
+# "cancel" takes the same locks, and goes further
+ALONE = {"cancel at once", *(name for names in TOGETHER.values() for name in names)}
+HELD = [
+    *(pytest.param(names, id=name) for name, names in TOGETHER.items()),
+    *(
+        pytest.param((name,), id=name, marks=[pytest.mark.full] if name in ALONE else [])
+        for name in (*VERBS, *HANDS)
+    ),
+]
 STEPS = 4
 UNSETTLED = "select count(*) from durable.runs where settled_at is null"
 
@@ -152,9 +169,9 @@ def open_transaction(dsn: str, statements: Sequence[str]) -> Iterator[Connection
         yield user
 
 
-@pytest.mark.parametrize("name", [*VERBS, *HANDS])
+@pytest.mark.parametrize("names", HELD)
 @pytest.mark.session("the user's transaction and presence")
-def test_everybody_else_goes_on(dsn: str, conn: Connection, name: str) -> None:
+def test_everybody_else_goes_on(dsn: str, conn: Connection, names: tuple[str, ...]) -> None:
     """Runs and timers end while the transaction is open, what it holds goes on after it, and each step runs
     once.
     """
@@ -163,18 +180,18 @@ def test_everybody_else_goes_on(dsn: str, conn: Connection, name: str) -> None:
         traffic = Traffic(dsn)
         async with traffic.running(dsn) as client:
             await traffic.held_runs(client, conn)
-            with open_transaction(dsn, [{**VERBS, **HANDS}[name]]) as user:
-                if name == "callbacks of a timer":
+            with open_transaction(dsn, [{**VERBS, **HANDS}[name] for name in names]) as user:
+                if names == ("callbacks of a timer",):
                     due = "select from durable._promises where id = 't.0' and due_at < durable._now_ms()"
                     await eventually(lambda: conn.execute(due).fetchone() is not None)
                 traffic.go_on.set()
-                await traffic.others_end(client, 5)
+                await traffic.others_end(client, 3)
                 user.commit()
             conn.execute("select durable.resolve('s-outside', '1')")
             conn.execute("select durable.resume(id) from durable.runs where state = 'paused'")
             await eventually(lambda: conn.execute(UNSETTLED).fetchone() == (0,))
         # who is paused loses the attempt under way
-        assert twice(traffic.steps) == ([("r", 1)] if name == "pause" else [])
+        assert twice(traffic.steps) == ([("r", 1)] if "pause" in names else [])
 
     asyncio.run(main())
 
@@ -217,7 +234,7 @@ def test_who_holds_what_is_told(
     """After a while one warning names the run, who holds it, since when and by which statement; so does the
     view `durable.blocked`, until it is over.
     """
-    monkeypatch.setattr("pyengine.worker.blocked_runs.WARN_AFTER_S", 1.5)
+    monkeypatch.setattr("pyengine.worker.blocked_runs.WARN_AFTER_S", 0.5)
 
     async def main() -> None:
         traffic = Traffic(dsn)
@@ -335,9 +352,14 @@ WIDE = {
 }
 
 
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize(
+    ("name", "hold_s"),
+    [
+        *((name, 2) for name in ("_tasks", "_journal", "_workers", "alter table")),
+        *(pytest.param(name, 6, marks=pytest.mark.full) for name in WIDE),
+    ],
+)
 @pytest.mark.session("the user's transaction and presence")
-@pytest.mark.parametrize("hold_s", [3, pytest.param(6, marks=pytest.mark.full)])
 def test_a_locked_table_costs_a_lock_timeout_a_try(
     dsn: str, conn: Connection, name: str, hold_s: int
 ) -> None:
