@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
+from pytest_postgresql.executors import NoopExecutor
 
 from pyengine.admin import migrate
 from tests.support.cluster import Server, installed_database, of_worker
@@ -26,12 +27,15 @@ OLDER_ONES = [pytest.param(each, marks=FULL) for each in OLDER]
 
 @pytest.fixture(scope="module")
 def street(
-    server: Server, sdk: Callable[[str], Sdk], tmp_path_factory: pytest.TempPathFactory
+    server: Server,
+    template: NoopExecutor,
+    sdk: Callable[[str], Sdk],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[House]:
     """A house for all tests of this file, before the database itself."""
     with ExitStack() as stack:
         name = of_worker("facade")
-        dsn = stack.enter_context(installed_database(server, name))
+        dsn = stack.enter_context(installed_database(server, name, template.template_dbname))
         migrate.set_facade(dsn, True)
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         role = of_worker("sdk_of_facade")

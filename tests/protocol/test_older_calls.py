@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import psycopg
 import pytest
+from pytest_postgresql.executors import NoopExecutor
 
 from tests.crash.processes import worker
 from tests.protocol.test_who_calls_whom import JOB, OPEN, POSTPONED, SERVICES, begin, result, waiting
@@ -29,11 +30,16 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def street(
-    server: Server, sdk: Callable[[str], Sdk], tmp_path_factory: pytest.TempPathFactory
+    server: Server,
+    template: NoopExecutor,
+    sdk: Callable[[str], Sdk],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[House]:
     """A gateway for both APIs, a worker of ours, published workflows and services."""
     with ExitStack() as stack:
-        dsn = stack.enter_context(installed_database(server, of_worker("older_calls")))
+        dsn = stack.enter_context(
+            installed_database(server, of_worker("older_calls"), template.template_dbname)
+        )
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         conn.execute(SERVICES)
         for service, name in (("add_up", "add"), ("refuse", "refuse"), ("later", "later")):

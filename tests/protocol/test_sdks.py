@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 import psycopg
 import pytest
+from pytest_postgresql.executors import NoopExecutor
 
 from tests.support.cluster import Server, installed_database, of_worker
 from tests.support.gateway import Gateway
@@ -26,12 +27,15 @@ DEAF_AFTER_S = 310
 
 @pytest.fixture(scope="module")
 def street(
-    server: Server, sdk: Callable[[str], Sdk], tmp_path_factory: pytest.TempPathFactory
+    server: Server,
+    template: NoopExecutor,
+    sdk: Callable[[str], Sdk],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[House]:
     """A house for all tests of this file."""
     with ExitStack() as stack:
         name = of_worker("sdks")
-        dsn = stack.enter_context(installed_database(server, name))
+        dsn = stack.enter_context(installed_database(server, name, template.template_dbname))
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         url = stack.enter_context(Gateway(dsn)).url
         house = House(url, conn, sdk, tmp_path_factory.mktemp("sdks"))
@@ -55,7 +59,8 @@ def test_each_language_calls_the_other(house: House, asks: str, works: str) -> N
     assert asking.answers() == [SCENES[scene] for scene in scenes], house.said()
 
 
-@pytest.mark.parametrize("language", [*LANGUAGES, *OLDER_ONES])
+# typescript: test_a_human_with_psql
+@pytest.mark.parametrize("language", ["python", pytest.param("typescript", marks=FULL), *OLDER_ONES])
 def test_a_human_in_the_loop(house: House, language: str) -> None:
     """A workflow waits for a promise that a process settles later, by the id that is seen in the database."""
     group = house.worker(language)
@@ -74,14 +79,14 @@ def test_a_human_with_psql(house: House, language: str) -> None:
     assert asking.answers() == ["they said yes"]
 
 
-@pytest.mark.parametrize("language", [*LANGUAGES, *OLDER_ONES])
+@pytest.mark.parametrize("language", ["typescript", pytest.param("python", marks=FULL), *OLDER_ONES])
 def test_search(house: House, language: str) -> None:
     """A client finds the promises of a workflow by their tags, page by page."""
     asking = house.begin(language, house.worker(language), "ask", f"{language}-found-", "fan-out", "search")
     assert asking.answers() == [SCENES["fan-out"], 21], house.said()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ["typescript", pytest.param("python", marks=FULL)])
 def test_a_function_that_only_a_later_worker_has(house: House, language: str) -> None:
     """A worker that does not know a function gives it back in growing pauses; one that does is asked at
     once."""

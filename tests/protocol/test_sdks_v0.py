@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import psycopg
 import pytest
+from pytest_postgresql.executors import NoopExecutor
 
 from tests.crash.processes import worker
 from tests.support.cluster import Server, installed_database, of_worker
@@ -30,9 +31,9 @@ where p.id like %s and p.state = 'pending' and p.target is null and not p.timer
 
 
 @pytest.fixture(scope="module")
-def dsn_v0(server: Server) -> Iterator[str]:
+def dsn_v0(server: Server, template: NoopExecutor) -> Iterator[str]:
     """The database of all tests of this file."""
-    with installed_database(server, of_worker("sdks_v0")) as dsn:
+    with installed_database(server, of_worker("sdks_v0"), template.template_dbname) as dsn:
         yield dsn
 
 

@@ -340,7 +340,9 @@ def test_a_forbidden_transition_is_reported(bench: Connection, law: str) -> None
 
 
 def test_the_whole_protocol_keeps_the_laws(conn: Connection, clock: Clock, history: str) -> None:
-    """Every operation, with every outcome that it announces, over every edge of a task, breaks no law."""
+    """Every operation, with every outcome that it announces, over every edge of a task, breaks no law. When
+    time goes on then and somebody sweeps, every deadline is kept, every task of it is over, and whoever
+    waited was told."""
     say = Say(conn, clock)
     for scene in SCENES:
         scene(say)
@@ -354,14 +356,6 @@ def test_the_whole_protocol_keeps_the_laws(conn: Connection, clock: Clock, histo
     seen = {(e.old["state"], e.new["state"]) for step in steps(conn) for e in task_edges(step)}
     wanted = {(a, b) for a, others in EDGES.items() for b in others if a != b}
     assert wanted - seen == set()
-
-
-def test_everything_comes_to_its_end(conn: Connection, clock: Clock, history: str) -> None:
-    """When time goes on and somebody sweeps, every deadline is kept, every task of it is over, and whoever
-    waited was told."""
-    say = Say(conn, clock)
-    for scene in SCENES:
-        scene(say)
     say.wait(10_000 * DAY)
     say.sweep()
     overdue = "select id from durable._promises where state = 'pending' and external and timeout_at <= %s"

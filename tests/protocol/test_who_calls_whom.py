@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from pytest_postgresql.executors import NoopExecutor
 
 from tests.crash.processes import worker
 from tests.support.cluster import Server, installed_database, of_worker
@@ -55,11 +56,14 @@ OPEN = "select id from durable.promises where id like %s and state = 'pending' a
 
 @pytest.fixture(scope="module")
 def street(
-    server: Server, sdk: Callable[[str], Sdk], tmp_path_factory: pytest.TempPathFactory
+    server: Server,
+    template: NoopExecutor,
+    sdk: Callable[[str], Sdk],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[House]:
     """A gateway, a worker of ours, published workflows and a published service."""
     with ExitStack() as stack:
-        dsn = stack.enter_context(installed_database(server, of_worker("calls")))
+        dsn = stack.enter_context(installed_database(server, of_worker("calls"), template.template_dbname))
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         conn.execute(SERVICES)
         for name in ("add", "greet", "fail", "nap", "question"):

@@ -100,7 +100,7 @@ def retaining(conn: Connection, clock: Clock, is_done: Callable[[str], bool]) ->
 
     def act() -> list[str]:
         conn.execute("update durable._retention set due_at = 0")
-        for _ in range(60):
+        for _ in range(25):
             clock.advance(100)
             tick(conn)
         return []

@@ -181,10 +181,12 @@ def drop_database(conn: Connection, name: str) -> None:
 
 
 @contextmanager
-def installed_database(server: Server, name: str) -> Iterator[str]:
-    """URL of a new database with the schema, for as long as the block lasts."""
+def installed_database(server: Server, name: str, template: str | None = None) -> Iterator[str]:
+    """URL of a new database with the schema, for as long as the block lasts; a clone of the template, if one
+    is given."""
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as conn:
-        create_database(conn, name)
-        install_schema(host=server.host, port=server.port, user=server.user, dbname=name)
+        create_database(conn, name, template or "template0")
+        if template is None:
+            install_schema(host=server.host, port=server.port, user=server.user, dbname=name)
         yield server.dsn(name)
         drop_database(conn, name)

@@ -90,7 +90,8 @@ class Polls:
         """There is nothing to close."""
 
 
-@pytest.mark.parametrize("how", ["template", "dump"])
+# what is in a dump: tests/sql/test_site.py
+@pytest.mark.parametrize("how", ["template", pytest.param("dump", marks=pytest.mark.full)])
 def test_workers_wait_for_the_adoption(
     direct: str, copy_of: Callable[[str], str], how: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -474,7 +474,7 @@ def test_functions_that_use_verbs_never_deadlock(shop: App, conn: Connection, ds
         "create function shop.answer(id text) returns text language sql as "
         "$$ select durable.resolve(id, '1') $$"
     )
-    count, rounds = 8, 4
+    count, rounds = 6, 2
 
     @shop.workflow
     async def leaf(number: int) -> int:
