@@ -213,6 +213,13 @@ TASKS: dict[str, tuple[Situation, list[tuple[str, str]]]] = {
         lambda conn, clock: (ask(conn, start("r")), clock.advance(3 * MIN)),
         [("no_worker", "no worker runs; w is queued in default since 3 min")],
     ),
+    "a worker that was killed": (
+        lambda conn, clock: (
+            queued(conn, clock),
+            conn.execute("update durable._workers set present = true"),
+        ),
+        [("no_worker", "no worker runs; w is queued in default since 3 min")],
+    ),
     "another queue": (
         lambda conn, clock: queued(conn, clock, queue="mail"),
         [("no_worker_for_queue", "no worker serves queue mail; 1 worker serves default")],

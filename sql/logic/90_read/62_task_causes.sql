@@ -1,11 +1,6 @@
 -- Why the task of a run or call is where it is: not ready yet, ready and not claimed, leased, or set aside. A function answers no
 -- row where its cause does not apply.
 
-create or replace function durable._is_alive(p_worker durable._workers, p_now bigint)
-returns boolean language sql immutable
-as $$ select p_worker.missing_at is null and (p_worker.present or p_worker.seen_at > p_now - 120000) $$;
-comment on function durable._is_alive(durable._workers, bigint) is 'A worker that is present, or sent a heartbeat within two minutes.';
-
 create or replace function durable._is_connected(p_worker durable._workers)
 returns boolean language sql stable
 as $$
@@ -17,6 +12,15 @@ as $$
 $$;
 comment on function durable._is_connected(durable._workers) is
   'False for a present worker whose presence lock nobody holds: it was killed or has lost its connection. It only looks: durable._is_disconnected, for ticks, takes the lock for a moment.';
+
+create or replace function durable._is_alive(p_worker durable._workers, p_now bigint)
+returns boolean language sql stable
+as $$
+  select p_worker.missing_at is null and (p_worker.present or p_worker.seen_at > p_now - 120000)
+         and durable._is_connected(p_worker)
+$$;
+comment on function durable._is_alive(durable._workers, bigint) is
+  'A worker that is present and connected, or one without a presence lock that sent a heartbeat within two minutes.';
 
 create or replace function durable._last_tick(p_now bigint)
 returns bigint language sql stable
@@ -350,8 +354,8 @@ begin
     return;
   elsif v_worker.missing_at is not null or not durable._is_connected(v_worker) then
     return next durable._because('worker_gone', p_task.pid, format('%s is gone, last heard %s ago; %s', v_holder, v_heard, case
-      when exists (select from durable._workers w where w.id <> v_worker.id and durable._is_alive(w, p_now)
-                   and durable._is_connected(w)) then 'another one takes over within seconds'
+      when exists (select from durable._workers w where w.id <> v_worker.id and durable._is_alive(w, p_now))
+        then 'another one takes over within seconds'
       else 'no other worker runs, which would take over' end), v_worker.seen_at);
     return;
   elsif v_worker.seen_at < p_now - p_task.ttl * 6 / 10 then
