@@ -91,6 +91,10 @@ def test_with_synchronous_replication_nothing_acknowledged_is_lost(
         for number in range(2):
             trail.ask(dsn, PATIENT, 1.5, f"patient-{number}")
         until(lambda: trail.ask(dsn, PATIENT_RUNS) == [(True,)])
+        # their presence locks are the primary's
+        until(
+            lambda: standby.ask("select count(*) from durable.workers where presence = 'present'") == [(2,)]
+        )
         read = trail.results(dsn)
         primary.kill()
         # the slow steps end while there is no server

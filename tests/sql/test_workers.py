@@ -229,6 +229,16 @@ def test_a_dead_idle_worker_gets_nothing(dsn: str, conn: Connection, ears: Ears)
 
 
 @pytest.mark.session("notes")
+def test_people_see_a_dead_worker_before_any_tick(dsn: str, conn: Connection, ears: Ears) -> None:
+    """The view says that it is missing, although nothing has noted it."""
+    seen = "select presence from durable.workers where id = 'W'"
+    assert ask(conn, (seen, ())) == ("present",)
+    ears.conn.execute("select pg_advisory_unlock_all()")
+    assert ask(conn, (seen, ())) == ("missing",)
+    assert ask(conn, ("select present, missing_at from durable._workers", ())) == (True, None)
+
+
+@pytest.mark.session("notes")
 def test_an_idle_registration_ends(dsn: str, conn: Connection, clock: Clock, ears: Ears) -> None:
     """By its time, and by the worker's word."""
     clock.advance(REST_MS)

@@ -1,18 +1,6 @@
 -- Why the task of a run or call is where it is: not ready yet, ready and not claimed, leased, or set aside. A function answers no
 -- row where its cause does not apply.
 
-create or replace function durable._is_connected(p_worker durable._workers)
-returns boolean language sql stable
-as $$
-  select not p_worker.present or exists (
-    select from pg_catalog.pg_locks l
-    where l.locktype = 'advisory' and l.classid = 1685417570 and l.objid = (p_worker.number & 2147483647)::oid and l.objsubid = 2
-      and l.mode = 'ExclusiveLock' and l.granted
-      and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
-$$;
-comment on function durable._is_connected(durable._workers) is
-  'False for a present worker whose presence lock nobody holds: it was killed or has lost its connection. It only looks: durable._is_disconnected, for ticks, takes the lock for a moment.';
-
 create or replace function durable._is_alive(p_worker durable._workers, p_now bigint)
 returns boolean language sql stable
 as $$
