@@ -216,7 +216,7 @@ TASKS: dict[str, tuple[Situation, list[tuple[str, str]]]] = {
     "a worker that was killed": (
         lambda conn, clock: (
             queued(conn, clock),
-            conn.execute("update durable._workers set present = true"),
+            conn.execute("update durable._workers set present = true, seen_at = seen_at - 10000"),
         ),
         [("no_worker", "no worker runs; w is queued in default since 3 min")],
     ),

@@ -217,14 +217,20 @@ as $$ select pg_try_advisory_xact_lock_shared(1685417570, (p_number & 2147483647
 comment on function durable._is_disconnected(bigint) is
   'True if no session holds the presence lock of that worker: its connection is gone. The lock is tried shared, so that two sessions which try it never see each other as the worker.';
 
-create or replace function durable._is_connected(p_worker durable._workers)
-returns boolean language sql stable
+create or replace function durable._connected()
+returns bigint[] language sql stable
 as $$
-  select not p_worker.present or pg_is_in_recovery() or exists (
-    select from pg_catalog.pg_locks l
-    where l.locktype = 'advisory' and l.classid = 1685417570 and l.objid = (p_worker.number & 2147483647)::oid and l.objsubid = 2
-      and l.mode = 'ExclusiveLock' and l.granted
+  select array(
+    select l.objid::bigint from pg_catalog.pg_locks l
+    where l.locktype = 'advisory' and l.classid = 1685417570 and l.objsubid = 2 and l.mode = 'ExclusiveLock' and l.granted
       and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
+  where not pg_is_in_recovery()
 $$;
-comment on function durable._is_connected(durable._workers) is
-  'False for a present worker whose presence lock nobody holds: it was killed or has lost its connection. For people: it only looks, and a standby has no locks to look at. Ticks take the lock for a moment: durable._is_disconnected.';
+comment on function durable._connected() is
+  'The presence locks that workers hold, for people: it only looks, where a tick takes a lock for a moment (durable._is_disconnected). Null on a standby, which has none of these locks.';
+
+create or replace function durable._is_connected(p_worker durable._workers, p_connected bigint[])
+returns boolean language sql immutable
+as $$ select not p_worker.present or coalesce((p_worker.number & 2147483647) = any (p_connected), true) $$;
+comment on function durable._is_connected(durable._workers, bigint[]) is
+  'False for a present worker whose presence lock is not among p_connected: it was killed or has lost its connection.';

@@ -377,8 +377,8 @@ comment on function durable.generation_events(text, integer) is
   'The events of one journal of a run that continued as new or was tried again: select * from durable.generation_events(''order-42'', 1). The view journal_events has those of the present one. WF001.';
 
 create or replace view durable.workers as
-select w.id, case when w.missing_at is not null or not durable._is_connected(w) then 'missing' when w.present then 'present'
-                  else 'by lease only' end as presence,
+select w.id, case when w.missing_at is not null or not durable._is_connected(w, (select durable._connected()))
+                    then 'missing' when w.present then 'present' else 'by lease only' end as presence,
        w.queues, array(select f || ' ' || v from unnest(w.workflows, w.versions) as x (f, v)) as workflows,
        (select count(*) from durable._tasks t where t.pid = w.id and t.state = 'acquired') as leased,
        durable._at(w.started_at) as started_at, durable._at(w.seen_at) as seen_at, w.about

@@ -1,18 +1,22 @@
 -- Why the task of a run or call is where it is: not ready yet, ready and not claimed, leased, or set aside. A function answers no
 -- row where its cause does not apply.
 
-create or replace function durable._is_alive(p_worker durable._workers, p_now bigint)
-returns boolean language sql stable
+create or replace function durable._is_alive(p_worker durable._workers, p_now bigint, p_connected bigint[])
+returns boolean language sql immutable
 as $$
-  select p_worker.missing_at is null and (p_worker.present or p_worker.seen_at > p_now - 120000)
-         and durable._is_connected(p_worker)
+  select p_worker.missing_at is null
+         and case when p_worker.seen_at > p_now - 10000 then true when not p_worker.present then p_worker.seen_at > p_now - 120000
+                  else durable._is_connected(p_worker, p_connected) end
 $$;
-comment on function durable._is_alive(durable._workers, bigint) is
-  'A worker that is present and connected, or one without a presence lock that sent a heartbeat within two minutes.';
+comment on function durable._is_alive(durable._workers, bigint, bigint[]) is
+  'A worker that was seen within ten seconds, or is connected; one without a presence lock was seen within two minutes.';
 
 create or replace function durable._last_tick(p_now bigint)
 returns bigint language sql stable
-as $$ select max(coalesce(w.ticked_at, w.started_at)) from durable._workers w where durable._is_alive(w, p_now) $$;
+as $$
+  select max(coalesce(w.ticked_at, w.started_at)) from durable._workers w
+  where durable._is_alive(w, p_now, (select durable._connected()))
+$$;
 comment on function durable._last_tick(bigint) is
   'When a worker that is alive ticked last, or began if it has not ticked yet; null if none is alive.';
 
@@ -162,12 +166,12 @@ as $$
          count(distinct w.id) filter (where k.in_queue and k.named),
          count(distinct w.id) filter (where k.in_queue and k.named and v.version = p_task.workflow_version),
          (select string_agg(distinct q, ', ') from durable._workers x cross join lateral unnest(x.queues) q
-          where durable._is_alive(x, p_now)),
+          where durable._is_alive(x, p_now, (select durable._connected()))),
          string_agg(distinct v.version, ', ') filter (where k.in_queue and k.named)
   from durable._workers w
   left join lateral unnest(w.workflows, w.versions) as v (name, version) on v.name = p_task.workflow
   cross join lateral (select p_task.queue = any (w.queues) as in_queue, v.name is not null as named) k
-  where durable._is_alive(w, p_now)
+  where durable._is_alive(w, p_now, (select durable._connected()))
 $$;
 comment on function durable._serving(durable._tasks, bigint) is
   'How many workers are alive, serve the queue of a task, its workflow there, and its version; all queues that are served, and the versions of the workflow in that queue.';
@@ -340,9 +344,10 @@ begin
     return next durable._overdue_cause(p_task.expires_at, p_task.pid, format('the lease of %s ended', v_holder),
                                      'gives it to another one', p_now);
     return;
-  elsif v_worker.missing_at is not null or not durable._is_connected(v_worker) then
+  elsif v_worker.missing_at is not null or not durable._is_connected(v_worker, durable._connected()) then
     return next durable._because('worker_gone', p_task.pid, format('%s is gone, last heard %s ago; %s', v_holder, v_heard, case
-      when exists (select from durable._workers w where w.id <> v_worker.id and durable._is_alive(w, p_now))
+      when exists (select from durable._workers w
+                   where w.id <> v_worker.id and durable._is_alive(w, p_now, (select durable._connected())))
         then 'another one takes over within seconds'
       else 'no other worker runs, which would take over' end), v_worker.seen_at);
     return;
