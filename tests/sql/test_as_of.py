@@ -187,7 +187,9 @@ def test_as_of_equals_the_state_seen_then(conn: Connection, clock: Clock, name: 
     assert {seq: state_as_of(conn, name, seq=seq) for seq in seen} == seen
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize(
+    "number", [n if n < 2 else pytest.param(n, marks=pytest.mark.full) for n in range(6)]
+)
 def test_the_past_of_random_runs(conn: Connection, clock: Clock, seed: int, number: int) -> None:
     """The same for runs that went any legal way, and by the instant instead of the position."""
     story = Wanderer(conn, clock, "r", random.Random(seed + number))

@@ -189,11 +189,11 @@ SINCE = "select law, id from durable.check(since => '1 hour')"
 
 @pytest.mark.session("counters of the session")
 def test_a_check_reads_what_it_is_asked_for(dsn: str, clock: Clock) -> None:
-    """Among 5,000 runs a check of one of them, ended or asleep, reads a hundred rows. One of what began in
+    """Among 3,000 runs a check of one of them, ended or asleep, reads a hundred rows. One of what began in
     the last hour reads that, and two thousand heads with their first rows, to see that nothing older is
     younger. The whole check sorts nothing on disk."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        fill(conn, 5000)
+        fill(conn, 3000)
         for name in ("a", "b"):
             take_turn(conn, "W", report(begin_run(conn, name), commands=[promise(0), captured(1)]))
         for id_ in ("r501", "r502"):
@@ -202,8 +202,8 @@ def test_a_check_reads_what_it_is_asked_for(dsn: str, clock: Clock) -> None:
             assert read[0] == 0 and 20 < read[1] < 200, id_
         with reading(conn) as read:
             assert conn.execute(SINCE).fetchall() == []
-        # each of the 2,500 that sleep is asked for its last row
-        assert read[0] == 0 and 4000 + 5000 < read[1] < 4000 + 5000 + 500
+        # each of the 1,500 that sleep is asked for its last row
+        assert read[0] == 0 and 4000 + 3000 < read[1] < 4000 + 3000 + 500
         temp = ask(conn, (TEMP, ()))
         assert conn.execute(ALL).fetchall() == []
         conn.execute("select pg_stat_force_next_flush()")
@@ -212,15 +212,15 @@ def test_a_check_reads_what_it_is_asked_for(dsn: str, clock: Clock) -> None:
 
 LOST = (
     "update durable._promises set task_version = null where id = 'r1'; "
-    "update durable._promises set external = false where id = 'r4999'; "
+    "update durable._promises set external = false where id = 'r2499'; "
     "insert into durable._journal (execution, bucket, ts, seq, type)"
     " select 9000000, min(bucket), 1, 0, 'execution_started' from durable._buckets; "
     "insert into durable._journal (execution, bucket, ts, seq, type)"
     " select 5, min(bucket), 1, 0, 'execution_started' from durable._buckets; "
     "insert into durable._tasks (id, deadline, retry_at, queue) values ('zzz', 5, 5, 'g'); "
     "insert into durable._tasks (id, deadline, retry_at, queue) values ('a', 5, 5, 'g'); "
-    "update durable._executions set next_seq = next_seq + 1 where id = 'r2500'; "
-    "update durable._executions set next_seq = next_seq + 1 where id = 'r5000'"
+    "update durable._executions set next_seq = next_seq + 1 where id = 'r1250'; "
+    "update durable._executions set next_seq = next_seq + 1 where id = 'r2500'"
 )
 
 
@@ -230,7 +230,7 @@ def test_portions_are_everything(dsn: str) -> None:
     """What is broken in the first portion, in the last and between, and what belongs to nobody before,
     between and behind all that there is, is found by one portion; portions have all of it once."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        fill(conn, 5000)
+        fill(conn, 2500)
         for constraint in (
             "promises_task_version_iff_targeted_and_settled",
             "promises_targeted_and_timers_are_external",
@@ -248,9 +248,9 @@ def test_portions_are_everything(dsn: str) -> None:
                 for law, id_, _ in conn.execute("select * from unnest(%s::durable.check_record[])", (broken,))
             ]
             runs, promises, count = runs + some, promises + others, count + 1
-        assert (runs, promises) == (5000, 15000) and count > 12
+        assert (runs, promises) == (2500, 7500) and count > 6
         assert sorted(found) == sorted(conn.execute(ALL).fetchall())
-        assert {id_ for _, id_ in found} == {"r1", "r4999", "9000000", "5", "zzz", "a", "r2500", "r5000"}
+        assert {id_ for _, id_ in found} == {"r1", "r2499", "9000000", "5", "zzz", "a", "r1250", "r2500"}
 
 
 @pytest.mark.unlawful

@@ -531,6 +531,7 @@ def test_views_find_an_id_by_its_text(alone: str, full: int) -> None:
 @pytest.mark.parametrize("procedure", [START, SIGNAL], ids=lambda one: one.verb)
 def test_client_statements_are_planned_once(conn: Connection, procedure: Procedure) -> None:
     """Calls that send no hint come first and look cheap; still the plan for all is used from the sixth on."""
+    conn.execute("set local plan_cache_mode = auto")
     begin_run(conn, "r")
     with psycopg.RawCursor(conn) as cursor:
         for number in range(20):

@@ -54,7 +54,10 @@ def outcome(conn: Connection, options: dict[str, Any], *, at_once: bool) -> tupl
             return error.sqlstate, left(conn)
 
 
-def test_starts_sent_together_equal_starts_alone(conn: Connection, clock: Clock, seed: int) -> None:
+@pytest.mark.parametrize("count", [30, pytest.param(150, marks=pytest.mark.full)])
+def test_starts_sent_together_equal_starts_alone(
+    conn: Connection, clock: Clock, seed: int, count: int
+) -> None:
     """Options one by one and at random, at the borders of what is allowed: they leave the rows that a start
     for each leaves, in all columns; or nothing, and a start for each explains."""
     hello = "select durable.worker_hello_v1('W', '{default}', '{known}', '{1}', null, '{ab}', null, '{own}')"
@@ -62,7 +65,7 @@ def test_starts_sent_together_equal_starts_alone(conn: Connection, clock: Clock,
     ask(conn, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
     untouched = left(conn)
     sent = refused = 0
-    for options in choices(random.Random(seed)):
+    for options in choices(random.Random(seed), count):
         found, alone = outcome(conn, options, at_once=True), outcome(conn, options, at_once=False)
         if found[0] is True:
             assert found == alone, (seed, options)

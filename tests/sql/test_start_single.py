@@ -94,7 +94,7 @@ def rows(conn: Connection, run: str | None) -> dict[str, list[dict[str, Any]]]:
     return {table: sorted(all_of_them, key=str) for table, all_of_them in found.items()}
 
 
-def choices(rng: random.Random, count: int = 150) -> Iterator[dict[str, Any]]:
+def choices(rng: random.Random, count: int) -> Iterator[dict[str, Any]]:
     """Every value of an option beside usual ones, every delay with every timeout, every id with every key,
     every workflow known or not, and so many random ones."""
     usual = {name: values[0] for name, values in OPTIONS.items()}
@@ -122,7 +122,7 @@ def outcome(conn: Connection, call: str, words: tuple[Any, ...]) -> tuple[Any, A
         return ("a made-up id" if made_up else id_, created), rows(conn, id_ if created else None)
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.full)])
 def test_the_single_row_path_equals_the_batch_path(
     conn: Connection, clock: Clock, seed: int, count: int
 ) -> None:

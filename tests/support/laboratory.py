@@ -17,6 +17,8 @@ import pytest
 from tests.support.clock import SOURCE, Clock
 from tests.support.verbs import Connection
 
+# a function that a test calls directly plans its statements once, as below an entry point
+AS_ENTRY_POINTS = "-c plan_cache_mode=force_generic_plan"
 Scene = Callable[[Connection], None]
 
 
@@ -51,7 +53,7 @@ class Laboratory:
 
     def _begun(self, scene: Scene | None) -> Connection:
         if self._conn is None or self._conn.closed:
-            self._conn, self._scene = psycopg.connect(self.url), None
+            self._conn, self._scene = psycopg.connect(self.url, options=AS_ENTRY_POINTS), None
         if self._scene is not scene:
             self._conn.rollback()
             if scene is not None:

@@ -356,8 +356,9 @@ def ask(conn: Connection, call: Call) -> tuple[Any, ...]:
 
 def dump(conn: Connection, tables: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """All columns of all rows of tables of the engine, in an order that does not depend on their places."""
-    query = "select to_jsonb(t) from durable.{} t order by to_jsonb(t)::text"
-    return {table: [row for (row,) in conn.execute(query.format(table).encode())] for table in tables}
+    rows = "(select coalesce(jsonb_agg(to_jsonb(t) order by to_jsonb(t)::text), '[]') from durable.{} t)"
+    found = conn.execute(f"select {', '.join(map(rows.format, tables))}".encode()).fetchone()
+    return dict(zip(tables, found or (), strict=True))
 
 
 def take_turn(conn: Connection, worker: str, *reports: dict[str, Any], **options: Any) -> Turn:
