@@ -3,7 +3,8 @@
 Lives here: reading a page into blocks, and running them in their order against one database. A page is run
 as a reader would run it:
 
-- ``python`` is a program of its own; with a title it is a file of that name, which others import or serve;
+- ``python`` is a program of its own (programs.py); with a title it is a file of that name, which others
+  import or serve;
 - ``sql`` goes to psql; ``console`` holds commands behind ``$``, each with its output below it;
 - ``text`` below ``python`` or ``sql`` is what they print; ``...`` stands for anything;
 - ``sh`` is not run, but its commands and options exist;
@@ -31,6 +32,7 @@ import yaml
 
 from pyengine.embedded.binaries import find_binaries
 from tests.crash.processes import environment, kill, stop, until
+from tests.examples import programs
 from tests.support.tree import ROOT, files
 
 _FENCE = re.compile(r"^```(\w+)(?: (.*?))?\n(.*?)^```$", re.M | re.S)
@@ -151,9 +153,8 @@ class Reader:
         if block.language == "sql":
             return self.psql(block.text, where)
         if block.language == "python":
-            if block.title:
-                return self.succeed([sys.executable, "-c", f"import {Path(block.title).stem}"], where)
-            return self.succeed([sys.executable, "-"], where, block.text)
+            text = f"import {Path(block.title).stem}" if block.title else block.text
+            return self.good(programs.run(text, self.folder, self.environment()), where)
         for command, expected in commands(block.text):
             printed = self.type(command, where)
             assert matches(expected, printed), f"{where}: {command} printed:\n{printed}"
@@ -198,6 +199,10 @@ class Reader:
             text=True,
             timeout=90,
         )
+        return self.good(done, where)
+
+    def good(self, done: subprocess.CompletedProcess[str], where: str) -> str:
+        """What a program printed that has ended, and as it should."""
         assert done.returncode == 0, f"{where}\n{done.stdout}\n{done.stderr}"
         assert self.may_warn or "DeterminismWarning" not in done.stderr, f"{where}\n{done.stderr}"
         return done.stdout
