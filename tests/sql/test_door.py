@@ -5,12 +5,14 @@ they refuse with a code, and nothing is written."""
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.support.laboratory import transaction_of
 from tests.support.verbs import Connection, adopt, ask, begin_run, complete, halt, report, take_turn
 
 VERBS = {
@@ -72,9 +74,8 @@ create table evil._tasks (id text)
 Rows = dict[str, list[str]]
 
 
-@pytest.fixture
-def own(session: Connection) -> Connection:
-    """A connection to a database in which there is something for every verb to do."""
+def populate(session: Connection) -> None:
+    """Something for every verb to do."""
     session.execute("select durable.set_setting('hints', 'commit')")
     for name in ("open", "awaited"):
         session.execute("select durable.create_promise(%s)", (name,))
@@ -89,17 +90,28 @@ def own(session: Connection) -> Connection:
     session.execute("select durable.create_promise('due')")
     session.execute("update durable._promises set created_at = 1, timeout_at = 2 where id = 'due'")
     session.execute("select durable.schedule('nightly', '0 3 * * *')")
+
+
+@pytest.fixture
+def own(session: Connection) -> Connection:
+    """A connection to a database with that."""
+    populate(session)
     return session
+
+
+@pytest.fixture
+def inside(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A connection within a transaction that began with that."""
+    with transaction_of(request, populate) as connection:
+        yield connection
 
 
 def everything(conn: Connection) -> Rows:
     """Every row of every table of the schema."""
-    rows: Rows = {}
-    for (table,) in conn.execute(TABLES.encode()).fetchall():
-        rows[table] = sorted(
-            row for (row,) in conn.execute(f"select t::text from durable.{table} t".encode())
-        )
-    return rows
+    tables = [str(name) for (name,) in conn.execute(TABLES.encode()).fetchall()]
+    rows = ", ".join(f"array(select t::text from durable.{table} t order by 1)" for table in tables)
+    found = conn.execute(f"select {rows}".encode()).fetchone()
+    return dict(zip(tables, found or (), strict=True))
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -156,16 +168,16 @@ def test_notifications_follow_commits_only(own: Connection, direct: str, verb: s
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_under_any_search_path(own: Connection, verb: str) -> None:
+def test_under_any_search_path(inside: Connection, verb: str) -> None:
     """A search path with nothing in it, or with functions, operators and tables of somebody else in front,
     changes nothing."""
-    own.execute(EVIL.encode())
+    inside.execute(EVIL.encode())
     left = []
     for path in ('"$user", public', "''", "evil, pg_catalog"):
-        own.execute(f"begin; set local search_path = {path}".encode())
-        own.execute(VERBS[verb].encode())
-        left.append({table: len(rows) for table, rows in everything(own).items()})
-        own.execute("rollback")
+        with inside.transaction(force_rollback=True):
+            inside.execute(f"set local search_path = {path}".encode())
+            inside.execute(VERBS[verb].encode())
+            left.append({table: len(rows) for table, rows in everything(inside).items()})
     assert left[0] == left[1] == left[2]
 
 
@@ -346,15 +358,15 @@ BAD = {
 
 
 @pytest.mark.parametrize("call", BAD)
-def test_refusals(own: Connection, call: str) -> None:
+def test_refusals(inside: Connection, call: str) -> None:
     """Each refusal has its code, a detail and a hint, and writes nothing."""
-    before = everything(own)
-    with pytest.raises(psycopg.Error) as caught:
-        own.execute(f"select {call}".encode())
+    before = everything(inside)
+    with pytest.raises(psycopg.Error) as caught, inside.transaction():
+        inside.execute(f"select {call}".encode())
     assert caught.value.sqlstate == BAD[call]
     assert caught.value.diag.message_detail
     assert caught.value.diag.message_hint
-    assert everything(own) == before
+    assert everything(inside) == before
 
 
 def test_a_schedule_makes_promises(own: Connection) -> None:

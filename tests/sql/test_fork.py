@@ -51,7 +51,6 @@ from tests.support.verbs import (
     types_of,
 )
 
-FEW_OF_SIX = [n if n < 2 else pytest.param(n, marks=pytest.mark.full) for n in range(6)]
 FORK = "select durable.fork(%s, seq => %s, new_id => %s)"
 DAY = 86_400_000
 Life = Callable[[Story], Iterator[None]]
@@ -70,11 +69,6 @@ def live_through(life: Iterator[None]) -> None:
     """Let a run live to the end of its story."""
     for _ in life:
         pass
-
-
-# those that lived as the live one does, but for their ends
-ENDED = {"completed", "failed", "halted"}
-END = 5
 
 
 def compare_all(conn: Connection, clock: Clock, story: Story, first: int = 1) -> None:
@@ -96,19 +90,16 @@ def test_the_stories_have_every_row_type(conn: Connection, clock: Clock) -> None
 
 
 @pytest.mark.parametrize("name", LIVES)
-def test_a_fork_at_every_position(
-    conn: Connection, clock: Clock, request: pytest.FixtureRequest, name: str
-) -> None:
+def test_a_fork_at_every_position(conn: Connection, clock: Clock, pytestconfig: Any, name: str) -> None:
     """At every position of journals with every row type, rows, head, inboxes, join sets, promises, tasks and
-    callbacks of the fork are those of a fold in Python. What is the same as in another journal is forked
-    with --full."""
+    callbacks of the fork are those of a fold in Python; where only the end differs, there (or --full)."""
     story = begin_story(conn, clock, name)
     live_through(LIVES[name](story))
-    is_known = name in ENDED and not request.config.getoption("--full")
-    compare_all(conn, clock, story, first=story.next_seq - END if is_known else 1)
+    is_known = name in ("completed", "failed", "halted") and not pytestconfig.getoption("--full")
+    compare_all(conn, clock, story, first=story.next_seq - 5 if is_known else 1)
 
 
-@pytest.mark.parametrize("number", FEW_OF_SIX)
+@pytest.mark.parametrize("number", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 6))])
 def test_forks_of_random_runs(conn: Connection, clock: Clock, seed: int, number: int) -> None:
     """The same for runs that went any legal way."""
     story = Wanderer(conn, clock, "r", random.Random(seed + number))
