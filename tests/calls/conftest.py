@@ -52,7 +52,7 @@ def open_scene(session: Connection) -> Scene:
 @pytest.fixture
 def race_s(request: pytest.FixtureRequest) -> float:
     """How long sessions race at least."""
-    return 6.0 if request.config.getoption("--full") else 2.0
+    return 6.0 if request.config.getoption("--full") else 1.0
 
 
 @pytest.fixture

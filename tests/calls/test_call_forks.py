@@ -45,9 +45,10 @@ async def live(run: Any) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_fork_at_every_position(lab: Lab, rows: Callable[..., list[Any]]) -> None:
-    """It has the same values, and results of the copy are inputs of later calls. Nothing runs again except a
-    forced call that the copy has not."""
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.full)])
+def test_a_fork_at_every_position(lab: Lab, rows: Callable[..., list[Any]], every: int) -> None:
+    """By default at every third. It has the same values, and results of the copy are inputs of later calls.
+    Nothing runs again except a forced call that the copy has not."""
 
     @lab.app.workflow
     async def go() -> list[Any]:
@@ -65,7 +66,7 @@ def test_a_fork_at_every_position(lab: Lab, rows: Callable[..., list[Any]]) -> N
             first = await run.result()
             ((events,),) = rows("select next_seq from durable._executions where id = %s", run.id)
             found = []
-            for seq in range(1, events):
+            for seq in range(1, events, every):
                 fork = await run.fork(seq=seq)
                 found.append(await fork.result())
             return [first, found, [await run.as_of(seq=seq) for seq in range(1, events)]]

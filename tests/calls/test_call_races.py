@@ -17,7 +17,6 @@ import pytest
 
 from tests.calls.scene import F, Scene, refusal
 
-ROUNDS = 150
 SESSIONS = 8
 LIMIT_S = 60.0
 MANY = "select * from durable.call_reports_v1(%s)"
@@ -90,11 +89,12 @@ def end_of(scene: Scene, document: dict[str, Any], state: str = "busy") -> str:
     return state
 
 
-def test_s39_joins_race_an_integration(dsn: str, open_scene: Scene) -> None:
+@pytest.mark.parametrize("rounds", [40, pytest.param(150, marks=pytest.mark.full)])
+def test_s39_joins_race_an_integration(dsn: str, open_scene: Scene, rounds: int) -> None:
     """A failed result is pinned while another scope calls, which is pinned too or runs for itself."""
     scene = open_scene
     with scene_of(dsn) as caller:
-        for number in range(ROUNDS):
+        for number in range(rounds):
             scene.begin([number], scope="s")
             (document,) = scene.lease()
             answers: list[str] = []
@@ -116,7 +116,7 @@ def test_s39_joins_race_an_integration(dsn: str, open_scene: Scene) -> None:
             for again in scene.lease():
                 end_of(scene, again, done(scene, again))
     assert waiters_without_pin(scene) == 0
-    assert scene.count("_pins") == 2 * ROUNDS
+    assert scene.count("_pins") == 2 * rounds
 
 
 def test_joins_and_integrations_of_eight_sessions(

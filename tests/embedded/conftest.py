@@ -167,6 +167,7 @@ def plain_user() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run Python code as a user who is not root, with arguments and environment of its own."""
     packages = {str(ROOT), str(Path(platformdirs.__file__).parents[1])}
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {name: os.environ[name] for name in ("PYTHONPYCACHEPREFIX",) if name in os.environ}
     switch = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
 
     def run(code: str, *args: str, python: str = "", **more: str) -> subprocess.CompletedProcess[str]:

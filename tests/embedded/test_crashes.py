@@ -268,11 +268,13 @@ def test_python_killed_during_initdb(fresh_home: Path, eventually: Eventually) -
         assert connection.execute("select 1").fetchone() == (1,)
 
 
-def test_python_killed_at_any_moment_of_a_start(home: Path, word: str) -> None:
+@pytest.mark.parametrize(
+    "delays_ms", [(0, 150, 250), pytest.param((0, 100, 150, 200, 250, 300), marks=pytest.mark.full)]
+)
+def test_python_killed_at_any_moment_of_a_start(home: Path, word: str, delays_ms: tuple[int, ...]) -> None:
     """Whenever during a start Python is killed, the next start has a server, and its stop leaves none."""
     code = "import sys; from pyengine.embedded import EmbeddedPostgres as E; E(sys.argv[1]).start(); input()"
     root = str(Path(__file__).resolve().parents[2])
-    delays_ms = (0, 100, 150, 200, 250, 300)
     for delay_ms in delays_ms:
         user = subprocess.Popen(
             [sys.executable, "-c", code, str(home)],

@@ -320,11 +320,11 @@ def test_a_row_that_somebody_keeps_locked(dsn: str, opened: Callable[..., Gatewa
 def test_many_requests_for_a_row_that_somebody_keeps_locked(dsn: str, opened: Callable[..., Gateway]) -> None:
     """Each gives its connection back soon, so those that wait for one get it in time."""
     gateway = opened(connections=2)
-    with Client(gateway.url) as client, ThreadPoolExecutor(14) as crowd:
+    with Client(gateway.url) as client, ThreadPoolExecutor(8) as crowd:
         client.create("crowded", **{"resonate:external": "true"})
         request = client.envelope("promise.settle", id="crowded", state="resolved")
         with locked(dsn, "crowded"):
-            answers = [crowd.submit(client.post, request) for _ in range(12)]
+            answers = [crowd.submit(client.post, request) for _ in range(6)]
             others = [crowd.submit(client.ask, "promise.get", id="crowded") for _ in range(2)]
             assert [one.result()[0] for one in others] == [200, 200]
             assert {one.result().status_code for one in answers} == {503}

@@ -21,7 +21,7 @@ Endings = dict[str, Ending]
 # set by conftest.py
 SEED, FULL = "PYENGINE_TEST_SEED", "PYENGINE_TEST_FULL"
 # orders that a scene is performed in without --full
-SAMPLE = 12
+SAMPLE = 6
 TICK: Call = ("select durable.tick_v1(100)", ())
 NEXT = "select coalesce(max(execution), 0) + 1 from durable._executions"
 BROKEN = """

@@ -104,7 +104,7 @@ def sail_together(workers: list[Worker], turns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "turns", [pytest.param(600, id="600"), pytest.param(10_000, id="10k", marks=pytest.mark.full)]
+    "turns", [pytest.param(300, id="300"), pytest.param(10_000, id="10k", marks=pytest.mark.full)]
 )
 def test_two_workers_serve_each_others_children(dsn: str, conn: Connection, turns: int) -> None:
     """After so many turns every run that was started comes to its end, each parent after its children."""

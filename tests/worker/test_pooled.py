@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from pyengine import App, InvalidRequest, RunCancelled, Worker, ctx
+from pyengine.cli.root import run as command
 from pyengine.database.connection import Database, ReconnectingConnection
 from tests.crash import processes
 from tests.crash.job import EFFECTS, expected_journey
@@ -302,13 +303,20 @@ def test_all_sessions_are_shared_by_more_workers_than_there_are(
 
 
 def test_status_tells_of_the_pooler_and_of_the_way_past_it(
-    dsn: str, pooled: str, direct: str, empty_database: Callable[[], str]
+    dsn: str,
+    pooled: str,
+    direct: str,
+    empty_database: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """`pyengine db status` says whether a pooler stands before the database and whether hints are heard; a
     direct URL that is of no use is told with the reason."""
 
     def told(url: str, *more: str) -> dict[str, Any]:
-        pooler: dict[str, Any] = by_hand(url, "db", "status", *more)["database"]["pooler"]
+        monkeypatch.setenv("PYENGINE_DATABASE_URL", url)
+        assert command(["db", "status", *more, "--json"]) == 0
+        pooler: dict[str, Any] = json.loads(capsys.readouterr().out)["database"]["pooler"]
         pooler["direct"] = pooler["direct"] is not None
         return pooler
 
