@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 from pyengine.client.caller_connection import run_on
@@ -30,6 +31,8 @@ logger = logging.getLogger("pyengine.client")
 
 _CHANGES: tuple[Channel, ...] = ("durable_settled", "durable_progress")
 _HINTS_PAUSE_S = 0.1
+_ROW = 8
+_ROW_GAP_S = 0.25
 
 
 class AsyncpgTransport(Transport):
@@ -48,6 +51,7 @@ class AsyncpgTransport(Transport):
         self._results = ResultPoller(self._pool, listener)
         self._starts = ConcurrentStarts(super().start, self._start_together)
         self._opening = asyncio.Lock()
+        self._last_hint_s, self._in_a_row = -inf, 0
         self._closed = False
 
     async def open(self) -> None:
@@ -87,6 +91,12 @@ class AsyncpgTransport(Transport):
 
     def with_commit(self, channel: Channel) -> bool:
         """Return whether a statement may send this hint with its commit."""
+        now_s = asyncio.get_running_loop().time()
+        self._in_a_row = self._in_a_row + 1 if now_s < self._last_hint_s + _ROW_GAP_S else 1
+        self._last_hint_s = now_s
+        if self._in_a_row == _ROW:
+            # a client that starts a run now and then is not woken by the starts of others
+            self._listener.follow(channel)
         return self._listener.with_commit(channel)
 
     async def allow_next(self, channel: Channel) -> None:

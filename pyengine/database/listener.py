@@ -4,15 +4,18 @@ Lives here: `Listener`. May not: reading rows; when to poll (poll_schedule.py). 
 now" and carries no data. It may be lost, and it may be superfluous: pollers find everything without it, only
 later. A direct message carries data, starts with a secret that only roles with access to the tables can read,
 and may be lost too. A pooler forwards neither, so the connection bypasses it if `Database.sessions` can;
-otherwise everything is found by polling.
+otherwise everything is found by polling. Each notification wakes every session that listens, so a process
+that sends many hints hears those of others too: all of them together send about as many as one would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from pyengine.database.connection import Database, ReconnectingConnection
@@ -58,6 +61,8 @@ class Listener:
         self._changed = asyncio.Event()
         self._channels: set[str] = set()
         self._pending: set[Channel] = set()
+        self._followed: set[Channel] = set()
+        self._last_hint_s = self._heard_s = -inf
         self._send_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._users = 0
@@ -68,6 +73,12 @@ class Listener:
         """Call `subscriber` at each hint."""
         self._subscribers[channel].append(subscriber)
         self._changed.set()
+
+    def follow(self, channel: Channel) -> None:
+        """Hear the hints of other processes from now on, so that they save hints of this one."""
+        if channel not in self._followed:
+            self._followed.add(channel)
+            self.subscribe(channel, _ignore)
 
     def unsubscribe(self, channel: Channel, subscriber: Callable[[], None]) -> None:
         """Do not call `subscriber` any more."""
@@ -195,6 +206,11 @@ class Listener:
     def _on_hint(self, conn: Any, pid: int, channel: Channel, payload: str) -> None:
         # the pid was read before: the connection may be closed by now
         if pid != self._session:
+            if channel in self._followed:
+                self._heard_s = self._last_hint_s = asyncio.get_running_loop().time()
+                self._throttle.heard(channel, self._heard_s)
+                # whoever it made poll polls again in a few milliseconds, and finds what ours would announce
+                self._pending.discard(channel)
             self.wake(channel)
 
     def _on_message(self, conn: Any, pid: int, channel: str, message: str) -> None:
@@ -217,16 +233,27 @@ class Listener:
             missed()
 
     async def _send_hints(self) -> None:
+        now_s = asyncio.get_running_loop().time
         pause_s = _HINT_PAUSE_S
         while True:
             await self._send_soon.wait()
             self._send_soon.clear()
+            # the first hint is sent at once; hints in quick succession are sent together
+            in_succession = max(self._last_hint_s + pause_s, self._heard_s + _HINT_PAUSE_MAX_S) > now_s()
+            while self._pending and (rest_s := self._last_hint_s + pause_s - now_s()) > 0:
+                # others may wait for the same moment
+                await asyncio.sleep(rest_s + random.random() * pause_s)
+            pause_s = min(2 * pause_s, _HINT_PAUSE_MAX_S) if in_succession else _HINT_PAUSE_S
             channels, self._pending = self._pending, set()
+            if not channels:
+                continue
+            self._last_hint_s = now_s()
             try:
                 await self._connection.run(HINT, "durable_ready" in channels, "durable_settled" in channels)
             except EngineError as error:
                 # a hint may be lost; `_reconnect` makes a new connection
                 logger.debug("hint not sent: %s", error.message)
-            # the first hint is sent at once; hints in quick succession are sent together
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _HINT_PAUSE_MAX_S) if self._pending else _HINT_PAUSE_S
+
+
+def _ignore() -> None:
+    """Do not poll at a hint."""

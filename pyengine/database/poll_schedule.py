@@ -19,7 +19,9 @@ Channel: TypeAlias = Literal["durable_ready", "durable_settled", "durable_progre
 # SQL sends one hint in 50 ms (`durable._hint`): the fourth poll finds runs that started without one
 _AFTER_HINT_S = (0.0, 0.005, 0.02, 0.03, 0.08, 0.32, 1.0)
 _MIN_GAP_S = 0.01
+_HEARD_GAP_S = 0.05
 _RETRY_S = 0.1
+_RETRY_MAX_S = 1.0
 
 
 class PollSchedule:
@@ -74,30 +76,38 @@ class NotifyThrottle:
     """Decides whether a hint is part of the commit that causes it, which saves a round trip.
 
     A notification locks the whole database until its commit is on disk. So only one per 10 ms is sent with
-    its commit; the others follow in a transaction that writes nothing. After a hand-off the next one may be
-    sent with its commit at once, because few others can be sending then. In a stream without pauses one per
-    100 ms is sent with its commit, to find a worker that is idle again.
+    its commit, and none within 50 ms of a hint that another process sent; the others follow in a transaction
+    that writes nothing. After a hand-off the next one may be sent with its commit at once, because few others
+    can be sending then. In a stream without pauses one is sent with its commit after 100 ms, and after
+    growing spans up to 1 s, to find a worker that is idle again.
     """
 
     def __init__(self) -> None:
-        self._last_s: dict[Channel, float] = {}
+        self._stream_until_s: dict[Channel, float] = {}
         self._retry_at_s: dict[Channel, float] = {}
+        self._retry_s: dict[Channel, float] = {}
         self._next_allowed: set[Channel] = set()
 
     def with_commit(self, channel: Channel, now_s: float) -> bool:
         """Return whether the hint may be part of the commit; if so, it counts as sent."""
-        last_s = self._last_s.get(channel, -inf)
-        allowed = (
-            channel in self._next_allowed
-            or now_s - last_s >= _MIN_GAP_S
-            or now_s >= self._retry_at_s[channel]
-        )
-        self._next_allowed.discard(channel)
-        self._last_s[channel] = now_s
+        in_stream = channel not in self._next_allowed and now_s < self._stream_until_s.get(channel, -inf)
+        allowed = not in_stream or now_s >= self._retry_at_s.get(channel, -inf)
         if allowed:
-            self._retry_at_s[channel] = now_s + _RETRY_S
+            retry_s = (
+                min(2 * self._retry_s.get(channel, _RETRY_S / 2), _RETRY_MAX_S) if in_stream else _RETRY_S
+            )
+            self._retry_s[channel], self._retry_at_s[channel] = retry_s, now_s + retry_s
+        self._next_allowed.discard(channel)
+        self._extend_stream(channel, now_s + _MIN_GAP_S)
         return allowed
+
+    def heard(self, channel: Channel, now_s: float) -> None:
+        """Record a hint of another process."""
+        self._extend_stream(channel, now_s + _HEARD_GAP_S)
 
     def allow_next(self, channel: Channel) -> None:
         """Let the next hint be sent with its commit, however soon it comes."""
         self._next_allowed.add(channel)
+
+    def _extend_stream(self, channel: Channel, until_s: float) -> None:
+        self._stream_until_s[channel] = max(until_s, self._stream_until_s.get(channel, -inf))

@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, ctx
-from pyengine.database import poll_schedule
+from pyengine import App, Client, ctx
+from pyengine.client import asyncpg_transport
+from pyengine.database import listener, poll_schedule
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import NotifyThrottle, PollSchedule
@@ -84,15 +85,71 @@ def test_only_one_hint_per_interval_is_sent_with_its_commit() -> None:
 
 
 def test_a_stream_of_hints_is_sent_with_a_commit_now_and_then() -> None:
-    """Of starts that come every 8 ms one in 100 ms goes along; after one that was handed over the next one
-    does, and no more.
+    """Of starts every 8 ms one goes along after 100 ms, then after spans that double up to a second;
+    after one that was handed over the next one does, and no more.
     """
     pace = NotifyThrottle()
-    along = [n for n in range(60) if pace.with_commit("durable_ready", 1.0 + n / 128)]
-    assert along == [0, 13, 26, 39, 52]
+    along = [n for n in range(500) if pace.with_commit("durable_ready", 1.0 + n / 128)]
+    assert along == [0, 13, 39, 91, 194, 322, 450]
     pace.allow_next("durable_ready")
-    assert pace.with_commit("durable_ready", 1.46)
-    assert not pace.with_commit("durable_ready", 1.46)
+    assert pace.with_commit("durable_ready", 4.9)
+    assert not pace.with_commit("durable_ready", 4.9)
+    # begins anew after a pause
+    assert pace.with_commit("durable_ready", 6.0)
+    assert [n for n in range(1, 14) if pace.with_commit("durable_ready", 6.0 + n / 128)] == [13]
+
+
+def test_no_commit_carries_a_hint_while_others_send_theirs() -> None:
+    """Within 50 ms of a hint of another process; those of another channel do not count."""
+    pace = NotifyThrottle()
+    assert pace.with_commit("durable_ready", 1.0)
+    pace.heard("durable_ready", 1.02)
+    assert not pace.with_commit("durable_ready", 1.065)
+    assert pace.with_commit("durable_settled", 1.065)
+    pace.heard("durable_ready", 1.02)
+    assert pace.with_commit("durable_ready", 1.08)
+
+
+@pytest.mark.session("hints")
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_hint_of_another_process_saves_one(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, follows: bool
+) -> None:
+    """A process that hears the hints of others drops the one that it was about to send."""
+    monkeypatch.setattr(listener, "_HINT_PAUSE_S", 20.0)
+    monkeypatch.setattr(listener, "_HINT_PAUSE_MAX_S", 20.0)
+    heard: list[str] = []
+
+    async def main() -> bool:
+        database = Database(dsn)
+        await database.open()
+        process = Listener(database)
+        await process.start()
+        try:
+            if follows:
+                process.follow("durable_ready")
+                process.follow("durable_ready")
+            process.subscribe("durable_ready", lambda: heard.append("ready"))
+            process.subscribe("durable_settled", lambda: heard.append("settled"))
+            async with asyncio.timeout(20):
+                while process._channels != {"durable_ready", "durable_settled"}:
+                    await asyncio.sleep(0.01)
+            process.send("durable_ready")
+            async with asyncio.timeout(20):
+                while process._pending:
+                    await asyncio.sleep(0.01)
+            heard.clear()
+            # waits for the end of the pause
+            process.send("durable_ready")
+            conn.execute("select durable.hint_v1(true, true)")
+            async with asyncio.timeout(20):
+                while len(heard) < 2:
+                    await asyncio.sleep(0.01)
+            return "durable_ready" in process._pending
+        finally:
+            await process.stop()
+
+    assert asyncio.run(main()) is not follows
 
 
 @pytest.mark.session("hints")
@@ -262,6 +319,32 @@ def test_a_process_receives_only_hints_that_it_subscribed_to(
             return alone
 
     assert asyncio.run(main()) == ["durable_settled"]
+
+
+@pytest.mark.session("hints")
+def test_a_client_that_starts_run_after_run_hears_the_starts_of_others(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that all of them together send about as many hints as one; a client that starts a run now and then
+    is not woken."""
+    monkeypatch.setattr(asyncpg_transport, "_ROW_GAP_S", 60.0)
+    conn.execute("insert into durable._workflows (name, version, seen_at) values ('go', '1', 0)")
+
+    async def main() -> list[set[str]]:
+        found = []
+        async with Client(dsn) as client:
+            for count in (7, 1):
+                for _ in range(count):
+                    await client.start("go")
+                transport = client._transport
+                assert isinstance(transport, asyncpg_transport.AsyncpgTransport)
+                found.append(set(transport._listener._followed))
+            async with asyncio.timeout(20):
+                while "durable_ready" not in transport._listener._channels:
+                    await asyncio.sleep(0.01)
+        return found
+
+    assert asyncio.run(main()) == [set(), {"durable_ready"}]
 
 
 @pytest.mark.session("hints")
