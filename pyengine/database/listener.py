@@ -241,8 +241,9 @@ class Listener:
             # the first hint is sent at once; hints in quick succession are sent together
             in_succession = max(self._last_hint_s + pause_s, self._heard_s + _HINT_PAUSE_MAX_S) > now_s()
             while self._pending and (rest_s := self._last_hint_s + pause_s - now_s()) > 0:
-                # others may wait for the same moment
-                await asyncio.sleep(rest_s + random.random() * pause_s)
+                # after a hint of another process others wait for the same moment
+                spread_s = random.random() * pause_s if self._heard_s == self._last_hint_s else 0.0
+                await asyncio.sleep(rest_s + spread_s)
             pause_s = min(2 * pause_s, _HINT_PAUSE_MAX_S) if in_succession else _HINT_PAUSE_S
             channels, self._pending = self._pending, set()
             if not channels:
