@@ -246,7 +246,7 @@ def test_s24_an_adapter_that_nobody_has_ends_the_attempt(scene: Scene, dsn: str,
     assert scene.begin(function=X)["generation"] == 1
 
 
-# each other way to be wrong is an answer of test_adapter_check.py
+# what becomes of a wrong answer; test_adapter_process.py has every way to be wrong
 @pytest.mark.parametrize(
     "name",
     [

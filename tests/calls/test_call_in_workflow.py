@@ -497,7 +497,9 @@ def test_what_is_no_part_of_the_identity_goes_beside(lab: Lab) -> None:
     assert seen == [(1, True)]
 
 
-@pytest.mark.parametrize(("switch", "runs"), [("off", 4), ("refresh", 4), ("on", 1)])
+@pytest.mark.parametrize(
+    ("switch", "runs"), [("off", 4), ("refresh", 4), pytest.param("on", 1, marks=pytest.mark.full)]
+)
 def test_the_cache_is_off_by_a_switch(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, switch: str, runs: int
 ) -> None:

@@ -355,7 +355,7 @@ WIDE = {
 @pytest.mark.parametrize(
     ("name", "hold_s"),
     [
-        *((name, 2) for name in ("_tasks", "_journal", "_workers", "alter table")),
+        *((name, 2) for name in ("_tasks", "_workers", "alter table")),
         *(pytest.param(name, 6, marks=pytest.mark.full) for name in WIDE),
     ],
 )
