@@ -74,27 +74,16 @@ class ResultPoller:
         if self._task is not None:
             return
         async with self._starting:
+            if not self._closed:
+                await self._begin()
             if self._closed:
-                return
-            if self._task is None:
-                self._listener.subscribe("durable_settled", self._on_hint)
-                self._listener.add_receiver(self._address, self._on_message, self._on_hint)
-                try:
-                    await self._listener.start()
-                except BaseException:
-                    self._unsubscribe()
-                    raise
-                self._task = asyncio.create_task(self._run())
+                # `close` may have come meanwhile, and found nothing to end
+                await self._end()
 
     async def close(self) -> None:
         """Stop; waits that are under way raise CancelledError."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-            self._unsubscribe()
-            await self._listener.stop()
+        await self._end()
         for futures in self._futures.values():
             for future in futures:
                 future.cancel()
@@ -134,6 +123,27 @@ class ResultPoller:
                 futures.remove(future)
                 if not futures:
                     del self._futures[id]
+
+    async def _begin(self) -> None:
+        if self._task is not None:
+            # somebody else was quicker
+            return
+        self._listener.subscribe("durable_settled", self._on_hint)
+        self._listener.add_receiver(self._address, self._on_message, self._on_hint)
+        try:
+            await self._listener.start()
+        except BaseException:
+            self._unsubscribe()
+            raise
+        self._task = asyncio.create_task(self._run())
+
+    async def _end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+            self._unsubscribe()
+            await self._listener.stop()
 
     def _unsubscribe(self) -> None:
         self._listener.unsubscribe("durable_settled", self._on_hint)

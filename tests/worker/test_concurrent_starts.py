@@ -224,6 +224,33 @@ def test_a_client_that_closes(dsn: str, conn: Connection) -> None:
     assert {row[0] for row in conn.execute("select id from durable._tasks")} == set(runs)
 
 
+def test_a_client_that_closes_as_it_begins_to_listen(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first start listens for results, and leaves nothing behind either."""
+    known(dsn)
+    begun, closed = asyncio.Event(), asyncio.Event()
+    listen = Listener.start
+
+    async def late(listener: Listener) -> None:
+        await listen(listener)
+        begun.set()
+        await closed.wait()
+
+    monkeypatch.setattr(Listener, "start", late)
+
+    async def main() -> None:
+        client = Client(dsn)
+        await client.open()
+        start = asyncio.create_task(client.start("double", 1))
+        async with asyncio.timeout(20):
+            await begun.wait()
+            await client.close()
+            closed.set()
+            await start
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
 def test_a_task_that_is_cancelled_leaves_nobody_waiting(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a statement is cancelled with the task that sends it."""
     known(dsn)
