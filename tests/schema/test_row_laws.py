@@ -4,11 +4,13 @@ tables ask their rows to be of.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import psycopg
 import pytest
 
-from tests.support.clock import Clock
 from tests.support.hands import OBJECT, H, P, T, let_go
+from tests.support.laboratory import ClockInside, transaction_of
 from tests.support.verbs import Connection, ask, create, settle
 
 LEASED = "state = 'acquired', pid = 'w', retry_at = null, expires_at = 5, "
@@ -75,9 +77,9 @@ LAWS = {
 TABLES = {"promises": "_promises", "tasks": "_tasks", "executions": "_executions", "objects": "_objects"}
 
 
-@pytest.fixture
-def rows(conn: Connection, clock: Clock) -> Connection:
+def populate(conn: Connection) -> None:
     """A run, a promise that is open, one with a value, one whose deadline passed, an integer and a list."""
+    clock = ClockInside(conn)
     for sub, scalar in (("i64", bytes(8)), ("list", None)):
         ask(conn, ("select durable._put('datum', %s, %s, '{}')", (sub, scalar)))
     ask(conn, ("select durable.start('w', id => 'run')", ()))
@@ -88,7 +90,13 @@ def rows(conn: Connection, clock: Clock) -> Connection:
     ask(conn, settle("done"))
     clock.advance(10)
     ask(conn, ("select durable.promise_get('late')", ()))
-    return conn
+
+
+@pytest.fixture
+def rows(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A connection within a transaction that began with that."""
+    with transaction_of(request, populate) as connection:
+        yield connection
 
 
 def refused_by(conn: Connection, hand: str) -> str | None:
