@@ -79,7 +79,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
         thread.join()
 
 
-@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("allowed", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_person_decides_while_the_worker_is_dead(
     dsn: str, conn: Connection, model: Model, allowed: bool
 ) -> None:

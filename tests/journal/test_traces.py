@@ -21,7 +21,7 @@ from tests.support.clock import Clock
 from tests.support.verbs import Connection
 
 # traces of each family in a run without --full
-SAMPLE = 6
+SAMPLE = 3
 # what an action is refused with, where that is not WF006; TOLD is an answer that appends nothing
 TOLD = "told before"
 REFUSALS = {
