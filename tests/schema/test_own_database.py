@@ -4,15 +4,17 @@ more than write rows, or which has grown, is made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
 from tests.support.clock import Clock
 from tests.support.cluster import Server, of_worker
 from tests.support.inhabitants import inhabit, inhabit_journals
+from tests.support.laboratory import Laboratory, transaction_of
 from tests.support.own_database import OwnDatabase
 
 Connection = psycopg.Connection[TupleRow]
@@ -139,3 +141,23 @@ def test_a_session_is_as_new(own: OwnDatabase) -> None:
         conn.close()
     with own.session() as conn:
         assert conn.execute("select 1").fetchone() == (1,)
+
+
+def test_a_scene_ends_with_its_file(
+    request: pytest.FixtureRequest, laboratory_at_rest: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there for the next test of the file; behind the last one nobody on the server waits for it."""
+    at_end: list[Callable[[], object]] = []
+    monkeypatch.setattr(pytest.Module, "addfinalizer", lambda _, end: at_end.append(end))
+    for _ in range(2):
+        with transaction_of(request, make_scene) as conn:
+            assert conn.execute("select count(*) from durable._promises").fetchone() == (1,)
+    assert conn.info.transaction_status == TransactionStatus.INTRANS
+    for end in at_end:
+        end()
+    assert conn.info.transaction_status == TransactionStatus.IDLE
+
+
+def make_scene(conn: Connection) -> None:
+    """A promise."""
+    conn.execute("select durable.create_promise('p')")

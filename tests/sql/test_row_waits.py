@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.barrier import Stage
 from tests.support.clock import Clock
+from tests.support.laboratory import transaction_of
 from tests.support.rows import WATCH, arm, events, settle_rows, shop, until, wait_for, waits
 from tests.support.verbs import (
     Connection,
@@ -121,10 +122,18 @@ select durable.watch('shop.lines', 'big', '{id}', 'id > 9');
 """
 
 
+@pytest.fixture
+def inside(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A connection within a transaction that is rolled back, for what no trigger is to see."""
+    with transaction_of(request) as connection:
+        yield connection
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_wait_that_cannot_begin_fails_at_its_place(conn: Connection, clock: Clock, case: str) -> None:
+def test_a_wait_that_cannot_begin_fails_at_its_place(inside: Connection, case: str) -> None:
     """The turn is accepted and everything else of it counts; that child has failed, in the journal, and the
     coroutine learns of it with the answer instead of going to sleep."""
+    conn = inside
     shop(conn)
     conn.execute(TABLES)
     name, key, kind, words = REFUSED[case]

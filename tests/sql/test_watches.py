@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.clock import Clock
+from tests.support.laboratory import transaction_of
 from tests.support.rows import WATCH, arm, events, settle_rows, shop, wait_for, waits
 from tests.support.verbs import Connection, ask, promise_of, task_of, types_of
 
@@ -21,6 +22,14 @@ NEW = "insert into orders values (1, 'new')"
 def conn(session: Connection) -> Connection:
     """Waits are armed by commits, so a database of its own."""
     return session
+
+
+@pytest.fixture
+def inside(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A connection within a transaction that is rolled back, for what nobody waits for."""
+    with transaction_of(request) as connection:
+        connection.execute("select 'it begins here, so that transactions below are savepoints'")
+        yield connection
 
 
 @pytest.fixture
@@ -147,26 +156,26 @@ REFUSED = {
 }
 
 
-@pytest.mark.session("a temporary table")
 @pytest.mark.parametrize("case", REFUSED)
-def test_invalid_watches_are_refused(conn: Connection, case: str) -> None:
+def test_invalid_watches_are_refused(inside: Connection, case: str) -> None:
     """The error names what is wrong, and nothing is left behind: no watch, no trigger, no passing table."""
     setup, arguments, code, words = REFUSED[case]
     for statement in setup.split(";"):
         try:
-            conn.execute(statement.encode())
+            with inside.transaction():
+                inside.execute(statement.encode())
         except (psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFile):
             # a server without ICU or without that module cannot have such a table at all
             if case not in ("foreign", "key_that_ignores_case"):
                 raise
             return
-    with pytest.raises(psycopg.Error) as caught:
-        conn.execute("select durable.watch(%s, %s, %s, %s)", arguments)
+    with pytest.raises(psycopg.Error) as caught, inside.transaction():
+        inside.execute("select durable.watch(%s, %s, %s, %s)", arguments)
     assert caught.value.sqlstate == code
     assert words in f"{caught.value.diag.message_primary} {caught.value.diag.message_detail}"
-    assert ask(conn, ("select count(*) from durable._watches", ()))[0] == 0
+    assert ask(inside, ("select count(*) from durable._watches", ()))[0] == 0
     hanging = "select count(*) from pg_trigger where tgfoid = 'durable._row_changed()'::regprocedure"
-    assert ask(conn, (hanging, ()))[0] == 0
+    assert ask(inside, (hanging, ()))[0] == 0
 
 
 @pytest.mark.session("set role")

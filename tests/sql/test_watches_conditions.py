@@ -12,12 +12,6 @@ import pytest
 from tests.support.verbs import Call, Connection, ask, refusal
 
 
-@pytest.fixture
-def conn(session: Connection) -> Connection:
-    """Tables are made, so a database of its own."""
-    return session
-
-
 def watch(conn: Connection, relation: str, condition: str, key: str = "{id}", name: str = "w") -> Any:
     """Watch a table."""
     return ask(conn, ("select durable.watch(%s, %s, %s, %s)", (relation, name, key, condition)))[0]
@@ -94,7 +88,7 @@ create operator === (function = same, leftarg = int, rightarg = int)
 def test_a_condition_is_not_volatile(conn: Connection, name: str) -> None:
     """A condition that calls anything volatile is refused, and the error names what."""
     conn.execute(FUNCTIONS.encode())
-    with pytest.raises(psycopg.Error) as caught:
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
         watch(conn, "t", VOLATILE[name])
     assert caught.value.sqlstate == "WF004"
     assert "which is volatile" in str(caught.value.diag.message_detail)

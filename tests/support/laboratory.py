@@ -38,7 +38,7 @@ class Laboratory:
     def transaction(self, *, lawful: bool = True, scene: Scene | None = None) -> Iterator[Connection]:
         """A transaction that is rolled back; if `lawful`, durable.check() must be empty before.
 
-        A scene is made in it, once for all tests with that scene that follow each other.
+        A scene is made in it, once for all tests of a file with that scene that follow each other.
         """
         conn = self._begun(scene)
         try:
@@ -62,6 +62,12 @@ class Laboratory:
             self._scene = scene
         return self._conn
 
+    def end_scene(self) -> None:
+        """Roll back: as long as it is there, others on the server wait that ask whether anybody writes."""
+        if self._scene is not None and self._conn is not None and not self._conn.closed:
+            self._conn.rollback()
+        self._scene = None
+
     def close(self) -> None:
         """End the session."""
         if self._conn is not None:
@@ -74,6 +80,9 @@ def transaction_of(request: pytest.FixtureRequest, scene: Scene | None = None) -
     is_still = scene is not None or "clock" in request.fixturenames
     name = "laboratory_at_rest" if is_still else "laboratory"
     laboratory: Laboratory = request.getfixturevalue(name)
+    if scene is not None:
+        file = request.node.getparent(pytest.Module)
+        file.addfinalizer(laboratory.end_scene)
     lawful = request.node.get_closest_marker("unlawful") is None
     with laboratory.transaction(lawful=lawful, scene=scene) as conn:
         yield conn
