@@ -18,6 +18,7 @@ import pytest
 
 from pyengine.embedded.postmaster import read_postmaster
 from pyengine.embedded.server import EmbeddedPostgres
+from tests.support.cluster import BASE
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
@@ -84,7 +85,7 @@ def end_servers(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def spare() -> Iterator[Path]:
     """Where a data directory that was made once rests between the tests that use it."""
-    folder = Path(tempfile.mkdtemp(prefix="pye-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="pye-", dir=BASE))
     yield folder
     shutil.rmtree(folder)
 
@@ -92,7 +93,7 @@ def spare() -> Iterator[Path]:
 @pytest.fixture
 def fresh_home() -> Iterator[Path]:
     """An empty folder, in which no server is left behind."""
-    folder = Path(tempfile.mkdtemp(prefix="pye-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="pye-", dir=BASE))
     yield folder
     end_servers(folder)
     shutil.rmtree(folder)
