@@ -36,10 +36,10 @@ def world(dsn: str, code: str, *, workers: int = 2) -> World:
     return made
 
 
-def test_faults_wait_for_work(empty_database: Callable[[], str]) -> None:
+def test_faults_wait_for_work(another_database: Callable[[], str]) -> None:
     """While no code moves on nothing is killed, frozen or paused: workers that need long to start are not
     killed before they have begun, again and again. Who gives up waiting says what is left."""
-    dsn = empty_database()
+    dsn = another_database()
     prepare(dsn)
     idle = world(dsn, ASLEEP)
     try:
@@ -53,9 +53,9 @@ def test_faults_wait_for_work(empty_database: Callable[[], str]) -> None:
     assert "  ('r', '0 ExecutionStarted')" in said
 
 
-def test_a_frozen_worker_is_woken_while_the_world_waits(empty_database: Callable[[], str]) -> None:
+def test_a_frozen_worker_is_woken_while_the_world_waits(another_database: Callable[[], str]) -> None:
     """A worker that was frozen with locks is woken in time by a world that itself waits for them."""
-    dsn = empty_database()
+    dsn = another_database()
     prepare(dsn)
     waiting = world(dsn, HOLDER, workers=1)
     try:
@@ -68,9 +68,9 @@ def test_a_frozen_worker_is_woken_while_the_world_waits(empty_database: Callable
     assert waiting.done == {"frozen": 1, "paused": 1}
 
 
-def test_a_worker_that_ends_by_itself_is_told(empty_database: Callable[[], str]) -> None:
+def test_a_worker_that_ends_by_itself_is_told(another_database: Callable[[], str]) -> None:
     """Nobody waits for a worker that has ended without being killed; its last words are told."""
-    dsn = empty_database()
+    dsn = another_database()
     prepare(dsn)
     left = world(dsn, ENDED)
     try:
@@ -80,9 +80,9 @@ def test_a_worker_that_ends_by_itself_is_told(empty_database: Callable[[], str])
         left.close()
 
 
-def test_a_worker_may_log_as_much_as_it_likes(empty_database: Callable[[], str]) -> None:
+def test_a_worker_may_log_as_much_as_it_likes(another_database: Callable[[], str]) -> None:
     """A process of ours does not stand still because nobody reads what it writes."""
-    process = launch(empty_database(), "-c", "import sys; sys.stderr.write('x' * 1_000_000)")
+    process = launch(another_database(), "-c", "import sys; sys.stderr.write('x' * 1_000_000)")
     try:
         assert process.wait(60) == 0
     finally:
