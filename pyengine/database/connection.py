@@ -124,6 +124,7 @@ class Database:
         outage: the log of the time during which it cannot be reached.
         copy: the log of the time during which it is a copy that was not adopted.
         opened: `open` has returned.
+        server_pids: the server processes of its open connections; not known behind a pooler.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Database:
         self.copy = CopyLog(logger)
         self._direct = None if listen_url is None else Database(listen_url, application_name=application_name)
         self.opened = False
+        self.server_pids: set[int] = set()
 
     @property
     def sessions(self) -> Database:
@@ -224,8 +226,14 @@ class Database:
             else:
                 self._servers.served(url)
                 self.outage.ended(self.where)
+                self._record(conn)
                 return conn
         raise _of_all(failures)
+
+    def _record(self, conn: Any) -> None:
+        pid = conn.get_server_pid()
+        self.server_pids.add(pid)
+        conn.add_termination_listener(lambda _: self.server_pids.discard(pid))
 
     async def _connect_to(self, url: str, role: str) -> Any:
         """Return a new connection to one server; raises as `connect`."""

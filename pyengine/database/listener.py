@@ -206,7 +206,7 @@ class Listener:
     def _on_hint(self, conn: Any, pid: int, channel: Channel, payload: str) -> None:
         # the pid was read before: the connection may be closed by now
         if pid != self._session:
-            if channel in self._followed:
+            if channel in self._followed and pid not in self._database.server_pids:
                 self._heard_s = self._last_hint_s = asyncio.get_running_loop().time()
                 self._throttle.heard(channel, self._heard_s)
                 # whoever it made poll polls again in a few milliseconds, and finds what ours would announce

@@ -111,11 +111,19 @@ def test_no_commit_carries_a_hint_while_others_send_theirs() -> None:
 
 
 @pytest.mark.session("hints")
-@pytest.mark.parametrize("follows", [True, False])
+@pytest.mark.parametrize(
+    ("follows", "by_another"),
+    [
+        pytest.param(True, True, id="followed"),
+        pytest.param(False, True, id="not followed"),
+        pytest.param(True, False, id="own"),
+    ],
+)
 def test_a_hint_of_another_process_saves_one(
-    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, follows: bool
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, follows: bool, by_another: bool
 ) -> None:
-    """A process that hears the hints of others drops the one that it was about to send."""
+    """A process that follows the hints of others drops the one that it was about to send; its own, which a
+    commit on another of its connections sent, do not count."""
     monkeypatch.setattr(listener, "_HINT_PAUSE_S", 20.0)
     monkeypatch.setattr(listener, "_HINT_PAUSE_MAX_S", 20.0)
     heard: list[str] = []
@@ -141,7 +149,12 @@ def test_a_hint_of_another_process_saves_one(
             heard.clear()
             # waits for the end of the pause
             process.send("durable_ready")
-            conn.execute("select durable.hint_v1(true, true)")
+            if by_another:
+                conn.execute("select durable.hint_v1(true, true)")
+            else:
+                own = await database.connect("client")
+                await own.execute("select durable.hint_v1(true, true)")
+                await own.close()
             async with asyncio.timeout(20):
                 while len(heard) < 2:
                     await asyncio.sleep(0.01)
@@ -149,7 +162,7 @@ def test_a_hint_of_another_process_saves_one(
         finally:
             await process.stop()
 
-    assert asyncio.run(main()) is not follows
+    assert asyncio.run(main()) is not (follows and by_another)
 
 
 @pytest.mark.session("hints")
