@@ -31,8 +31,8 @@ logger = logging.getLogger("pyengine.client")
 
 _CHANGES: tuple[Channel, ...] = ("durable_settled", "durable_progress")
 _HINTS_PAUSE_S = 0.1
-_ROW = 8
-_ROW_GAP_S = 0.25
+_FOLLOW_AFTER = 8
+_FOLLOW_GAP_S = 0.25
 
 
 class AsyncpgTransport(Transport):
@@ -92,9 +92,9 @@ class AsyncpgTransport(Transport):
     def with_commit(self, channel: Channel) -> bool:
         """Return whether a statement may send this hint with its commit."""
         now_s = asyncio.get_running_loop().time()
-        self._in_a_row = self._in_a_row + 1 if now_s < self._last_hint_s + _ROW_GAP_S else 1
+        self._in_a_row = self._in_a_row + 1 if now_s < self._last_hint_s + _FOLLOW_GAP_S else 1
         self._last_hint_s = now_s
-        if self._in_a_row == _ROW:
+        if self._in_a_row == _FOLLOW_AFTER:
             # a client that starts a run now and then is not woken by the starts of others
             self._listener.follow(channel)
         return self._listener.with_commit(channel)

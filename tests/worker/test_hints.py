@@ -340,7 +340,7 @@ def test_a_client_that_starts_run_after_run_hears_the_starts_of_others(
 ) -> None:
     """So that all of them together send about as many hints as one; a client that starts a run now and then
     is not woken."""
-    monkeypatch.setattr(asyncpg_transport, "_ROW_GAP_S", 60.0)
+    monkeypatch.setattr(asyncpg_transport, "_FOLLOW_GAP_S", 60.0)
     conn.execute("insert into durable._workflows (name, version, seen_at) values ('go', '1', 0)")
 
     async def main() -> list[set[str]]:
