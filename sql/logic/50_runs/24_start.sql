@@ -155,7 +155,7 @@ $$;
 comment on function durable._start_batch_of_one(durable._start_request) is
   'Starts one run by the batch path, which handles every case that the single-row path leaves: the run exists, is of a service, or is refused.';
 
-create or replace function durable._start_any(
+create or replace function durable._start_one(
   p_request durable._start_request, p_fresh boolean default false, p_notify boolean default false, p_reply text default null)
 returns durable.start_record language plpgsql volatile
 as $$
@@ -171,7 +171,7 @@ begin
   return v_started;
 end
 $$;
-comment on function durable._start_any(durable._start_request, boolean, boolean, text) is
+comment on function durable._start_one(durable._start_request, boolean, boolean, text) is
   'Starts one run by the single-row path, or by the batch path if that one leaves it; arguments as for _start_single.';
 
 create or replace function durable.start_v1(
@@ -184,7 +184,7 @@ declare
   v_id text;
 begin
   if p_fresh and p_key is null and p_delay_ms is null and p_timeout_ms is null and p_priority = 0 and p_tags = '{}'
-     and p_tenant = '' and not (p_notify and durable._has_idle()) then
+     and p_tenant = '' and not (p_notify and durable._has_idle_worker()) then
     v_id := durable._start_ordinary(p_workflow, p_args::jsonb, p_args, p_id, p_queue, p_version, p_any_workflow);
   end if;
   if v_id is not null then
@@ -193,7 +193,7 @@ begin
     end if;
     return (v_id, true, false);
   end if;
-  return durable._start_any(
+  return durable._start_one(
     row(p_workflow, case when p_fresh then p_args::jsonb else durable._json(p_args) end, p_args, p_id, p_key, p_queue, p_version,
         p_delay_ms, p_timeout_ms, p_priority, p_tags, p_tenant, p_any_workflow),
     p_fresh, p_notify, p_reply);
@@ -273,7 +273,7 @@ begin
     v_id := durable._start_ordinary($1, $2, $2::text, null, $5, $6, $12);
   end if;
   if v_id is null then
-    v_started := durable._start_any(
+    v_started := durable._start_one(
       row($1, $2, $2::text, $3, $4, $5, $6, durable._ms($7), durable._ms($8), $9, $10, $11, $12));
     if not v_started.created then
       return v_started.id;
