@@ -371,6 +371,12 @@ def calls(conn: Connection, tag: str, runs: dict[str, Held]) -> Iterator[tuple[s
     yield "create_of_what_was_removed", ("select durable._check_removed('{x}', 'w', '', '{y}')", ())
 
 
+def flush_counters(session: Connection) -> None:
+    """Adds what this session has read to the counters of the server."""
+    session.execute("select pg_stat_force_next_flush()")
+    session.execute("select 1")
+
+
 class Witness:
     """Reads the server's counters around a call."""
 
@@ -389,12 +395,12 @@ class Witness:
     def watching(self, session: Connection) -> Iterator[list[Counter[str]]]:
         """Fills the list with what the session read meanwhile: of which tables, through which indexes."""
         seen: list[Counter[str]] = []
-        session.execute("select pg_stat_force_next_flush()")
-        session.execute("select 1")
+        # what the own session read before would otherwise be added to the counters at some later time
+        flush_counters(self._conn)
+        flush_counters(session)
         before = self.counters()
         yield seen
-        session.execute("select pg_stat_force_next_flush()")
-        session.execute("select 1")
+        flush_counters(session)
         seen += [now - then for now, then in zip(self.counters(), before, strict=True)]
 
 
