@@ -28,8 +28,10 @@ REQUEST = (
     "row(%s, %s::text::jsonb, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)::durable._start_request"
 )
 SINGLE = f"select id, true from durable._start_single({REQUEST})"
-ORDINARY = "select durable._start_ordinary(%s, %s::text::jsonb, %s, %s, %s, %s, %s), true"
-OF_ORDINARY = ("workflow", "args", "args", "id", "queue", "version", "any_workflow")
+ORDINARY = "select durable._start_ordinary(%s, %s::text::jsonb, %s, %s, %s, %s), true"
+OF_ORDINARY = ("workflow", "args", "args", "queue", "version", "any_workflow")
+RESENDABLE = "select durable._start_resendable(%s, %s::text::jsonb, %s, %s, %s, %s, %s), true"
+OF_RESENDABLE = ("workflow", "args", "args", "id", "queue", "version", "any_workflow")
 BATCH = f"select id, created from durable._start_batch_of_one({REQUEST})"
 CHOSEN = "select id, created from durable.start_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s)"
 # the usual value first, then values at and beyond the borders of what is allowed
@@ -95,11 +97,15 @@ def rows(conn: Connection, run: str | None) -> dict[str, list[dict[str, Any]]]:
 
 
 def choices(rng: random.Random, count: int) -> Iterator[dict[str, Any]]:
-    """Every value of an option beside usual ones, every delay with every timeout, every id with every key,
-    every workflow known or not, and so many random ones."""
+    """Every value of an option beside usual ones, those of a resendable start beside a random id too,
+    every delay with every timeout, every id with every key, every workflow known or not, and so many random
+    ones."""
     usual = {name: values[0] for name, values in OPTIONS.items()}
     for name, values in OPTIONS.items():
         yield from ({**usual, name: value} for value in values)
+    # the ids that a client draws at random
+    fresh = {**usual, "id": "0f" * 16}
+    yield from ({**fresh, name: value} for name in dict.fromkeys(OF_RESENDABLE) for value in OPTIONS[name])
     for one, other in (("delay", "timeout"), ("id", "key"), ("workflow", "any_workflow")):
         yield from ({**usual, one: a, other: b} for a in OPTIONS[one] for b in OPTIONS[other])
     for _ in range(count):
@@ -139,7 +145,8 @@ def test_the_single_row_path_equals_the_batch_path(
     ask(conn, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
     untouched = rows(conn, None)
     usual = {name: values[0] for name, values in OPTIONS.items()}
-    ordinary = short = refused = 0
+    by_one_statement = {ORDINARY: 0, RESENDABLE: 0}
+    short = refused = 0
     for options in choices(random.Random(seed), count):
         words = tuple(options.values())
         doubled = (*words[:2], *words[1:])
@@ -150,12 +157,14 @@ def test_the_single_row_path_equals_the_batch_path(
             assert plain == general, (seed, options)
             short += len(plain[0]) == 2
         assert outcome(conn, CHOSEN, words) == general, (seed, options)
-        if all(value == usual[name] for name, value in options.items() if name not in OF_ORDINARY):
-            plain = outcome(conn, ORDINARY, tuple(options[name] for name in OF_ORDINARY))
-            assert plain == ((None, True), untouched) or plain == general, (seed, options)
-            ordinary += plain == general
+        for call, read in ((ORDINARY, OF_ORDINARY), (RESENDABLE, OF_RESENDABLE)):
+            if all(value == usual[name] for name, value in options.items() if name not in read):
+                plain = outcome(conn, call, tuple(options[name] for name in read))
+                assert plain == ((None, True), untouched) or plain == general, (seed, options)
+                by_one_statement[call] += plain == general
         refused += len(general[0]) == 3
-    assert ordinary > 10, seed
+    assert by_one_statement[ORDINARY] > 10, seed
+    assert by_one_statement[RESENDABLE] > 10, seed
     assert short > 80, seed
     assert refused > 80, seed
 
@@ -195,6 +204,7 @@ def test_an_ordinary_start_takes_the_shortest_path(conn: Connection) -> None:
         fresh.replace("<id>", "0a" * 16) + ")",
         fresh.replace("<id>", "0b" * 16) + ", true, 'durable_to_x')",
     ):
+        conn.execute("reset durable.site")  # as in the first start of a session
         assert long_ways(call, "_start_single") == 0, call
     assert long_ways("select durable.start('w', key => 'l')", "_start_single") == 1
 

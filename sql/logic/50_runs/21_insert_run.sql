@@ -1,9 +1,54 @@
--- Skip this file on a first reading. It has the statements that insert whole runs: an ordinary one, checks included; one with
+-- Skip this file on a first reading. It has the statements that insert whole runs: ordinary ones, checks included; one with
 -- options, for the single-row path of a start (22_start_single.sql); those with random ids (23_start_fresh.sql).
 -- 20_journal/40_append.sql and 24_start.sql insert runs of any kind, in several statements, which cost three times as much for a
 -- few runs.
 
+create or replace function durable._is_ordinary(p_workflow text, p_args jsonb, p_input text, p_queue text, p_version text)
+returns boolean language sql immutable parallel safe
+as $$
+  select octet_length(p_workflow) between 1 and 256 and strpos(p_workflow, ':') = 0 and p_version <> ''
+         and jsonb_typeof(p_args) in ('array', 'object') and octet_length(p_input) <= 1000
+         and (p_queue is null or p_queue = 'default' or durable._is_plain_name(p_queue))
+$$;
+comment on function durable._is_ordinary(text, jsonb, text, text, text) is
+  'True if a start without options but its queue has small arguments, and certainly passes all checks. Inlined.';
+
 create or replace function durable._start_ordinary(
+  p_workflow text, p_args jsonb, p_input text, p_queue text, p_version text, p_any_workflow boolean)
+returns text language plpgsql volatile
+as $$
+declare
+  v_run text;
+begin
+  with run as materialized (
+    select durable._fresh_id(n.now) as id, durable._next_execution() as execution, n.now, w.digest,
+           coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(n.now)), durable._bucket(n.now))
+             as bucket,
+           coalesce(p_queue, w.queue, 'default') as queue
+    from (select durable._now_ms() as now offset 0) n
+      left join durable._workflows w on w.name = p_workflow and w.version = p_version
+    where (w.name is not null or p_any_workflow) and durable._is_ordinary(p_workflow, p_args, p_input, p_queue, p_version)
+          and (durable._knows_site() or not durable._is_copy())),
+  promise as (
+    insert into durable._promises (id, head, timeout_at, created_at, external, target, param_headers, param_data)
+    select r.id, r.execution, durable._never(), r.now, true, durable._target_of(r.queue), '{"codec": "json"}', p_input
+    from run r),
+  head as (
+    insert into durable._executions (execution, id, workflow, workflow_version, bucket, next_seq, digest)
+    select r.execution, r.id, p_workflow, p_version, r.bucket, 1, r.digest from run r),
+  started as (
+    insert into durable._journal (bucket, execution, seq, ts, type)
+    select r.bucket, r.execution, 0, r.now, 'execution_started' from run r)
+  insert into durable._tasks as t (id, execution, deadline, retry_at, queue, workflow, workflow_version)
+  select r.id, r.execution, durable._never(), r.now, r.queue, p_workflow, p_version from run r
+  returning t.id into v_run;
+  return v_run;
+end
+$$;
+comment on function durable._start_ordinary(text, jsonb, text, text, text, boolean) is
+  'Starts a new run that has no option but its queue, and checks it, by one statement, where the single-row path has several. Null: it is no ordinary one, nothing was written, and the single-row path decides.';
+
+create or replace function durable._start_resendable(
   p_workflow text, p_args jsonb, p_input text, p_id text, p_queue text, p_version text, p_any_workflow boolean)
 returns text language plpgsql volatile
 as $$
@@ -11,16 +56,14 @@ declare
   v_run text;
 begin
   with run as materialized (
-    select coalesce(p_id, durable._fresh_id(n.now)) as id, durable._next_execution() as execution, n.now, w.digest,
+    select p_id as id, durable._next_execution() as execution, n.now, w.digest,
            coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(n.now)), durable._bucket(n.now))
              as bucket,
            coalesce(p_queue, w.queue, 'default') as queue
     from (select durable._now_ms() as now offset 0) n
       left join durable._workflows w on w.name = p_workflow and w.version = p_version
-    where (w.name is not null or p_any_workflow) and octet_length(p_workflow) between 1 and 256 and strpos(p_workflow, ':') = 0
-          and p_version <> '' and jsonb_typeof(p_args) in ('array', 'object') and octet_length(p_input) <= 1000
-          and (p_id is null or p_id ~ '^[0-9a-f]{32}$')
-          and (p_queue is null or p_queue = 'default' or durable._is_plain_name(p_queue)) and durable._knows_site()),
+    where (w.name is not null or p_any_workflow) and durable._is_ordinary(p_workflow, p_args, p_input, p_queue, p_version)
+          and p_id ~ '^[0-9a-f]{32}$' and (durable._knows_site() or not durable._is_copy())),
   promise as (
     insert into durable._promises (id, head, timeout_at, created_at, external, target, param_headers, param_data)
     select r.id, r.execution, durable._never(), r.now, true, durable._target_of(r.queue), '{"codec": "json"}', p_input from run r
@@ -37,8 +80,8 @@ begin
   return v_run;
 end
 $$;
-comment on function durable._start_ordinary(text, jsonb, text, text, text, text, boolean) is
-  'Starts a new run that has small arguments and no option but its queue, and checks it, by one statement, where the single-row path has several. p_id: one that the caller drew at random for this start, or null. Null: nothing was written, and the single-row path decides.';
+comment on function durable._start_resendable(text, jsonb, text, text, text, text, boolean) is
+  'The same with an id that the client drew at random: it may send the start again, and then nothing is written. That costs 4 %.';
 
 create or replace function durable._insert_run(
   p_request durable._start_request, p_run text, p_execution bigint, p_worker durable._idle_workers, p_now bigint)

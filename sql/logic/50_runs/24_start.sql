@@ -185,7 +185,7 @@ declare
 begin
   if p_fresh and p_key is null and p_delay_ms is null and p_timeout_ms is null and p_priority = 0 and p_tags = '{}'
      and p_tenant = '' and not (p_notify and durable._has_idle_worker()) then
-    v_id := durable._start_ordinary(p_workflow, p_args::jsonb, p_args, p_id, p_queue, p_version, p_any_workflow);
+    v_id := durable._start_resendable(p_workflow, p_args::jsonb, p_args, p_id, p_queue, p_version, p_any_workflow);
   end if;
   if v_id is not null then
     if p_notify then
@@ -267,10 +267,9 @@ as $$
 declare
   v_id text;
   v_started durable.start_record;
-  v_now bigint;
 begin
   if $3 is null and $4 is null and $7 is null and $8 is null and $9 = 0 and $10 = '{}' and $11 = '' then
-    v_id := durable._start_ordinary($1, $2, $2::text, null, $5, $6, $12);
+    v_id := durable._start_ordinary($1, $2, $2::text, $5, $6, $12);
   end if;
   if v_id is null then
     v_started := durable._start_one(
@@ -280,9 +279,8 @@ begin
     end if;
     v_id := v_started.id;
   end if;
-  v_now := durable._now_ms();
-  if not durable._is_hinted('durable_ready', v_now) then
-    perform durable._hint('durable_ready', v_now);
+  if not durable._is_hinted('durable_ready', durable._now_ms()) then
+    perform durable._hint('durable_ready', durable._now_ms());
   end if;
   return v_id;
 end
