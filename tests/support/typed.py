@@ -7,6 +7,7 @@ on npm, installed once for a machine (sdks.py).
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -28,18 +29,20 @@ def written(folder: Path, programs: Mapping[str, str]) -> dict[str, Path]:
     return paths
 
 
+def run_mypy(*files: str) -> subprocess.CompletedProcess[str]:
+    """Run mypy --strict in the repository: one process at a time, so that only the first one reads the whole
+    package."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *files]
+    with (ROOT / "pyproject.toml").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
 def wrong_lines(folder: Path, programs: Mapping[str, str]) -> dict[str, list[int]]:
     """The lines with an error of mypy in each of the programs, which are written to the folder under their
     names."""
     paths = written(folder, programs)
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *map(str, paths.values())],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_mypy(*map(str, paths.values()))
     found: dict[str, list[int]] = {name: [] for name in programs}
     for line in done.stdout.splitlines():
         if ": error:" in line:
