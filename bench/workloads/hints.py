@@ -86,9 +86,11 @@ def hints(site: Site) -> Iterator[Measure]:
             with site.system.workers(dsn):
                 asyncio.run(warmed(site, "noop"))
                 _until_none(conn, "select exists (select from durable._tasks)")
-                for pace, limit in (("at full speed", None), ("at half of it", on / 2)):
-                    since = time.time_ns() // 1_000_000
-                    _rate(dsn, _ASKED, seconds, limit)
+                paces = (("at full speed", None), ("at half of it", on / 2), ("at a third of it", on / 3))
+                for pace, limit in paces:
+                    # in their first second sixteen new sessions make their plans, all at once
+                    since = time.time_ns() // 1_000_000 + 1_000
+                    _rate(dsn, _ASKED, 1 + seconds, limit)
                     _until_none(conn, "select exists (select from durable._tasks)")
                     yield from _waits(conn, pace, since)
 
