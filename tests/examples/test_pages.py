@@ -117,14 +117,20 @@ def schema() -> frozenset[str]:
     return frozenset(re.findall(r"\bdurable\.(\w+)", text))
 
 
+@cache
+def project() -> tuple[frozenset[str], frozenset[str]]:
+    """The files and the folders of the project."""
+    known = frozenset(files())
+    return known, frozenset(str(parent) for path in known for parent in Path(path).parents)
+
+
 def unknown_names(text: str) -> set[str]:
     """Functions, views, methods and files that a text names and that do not exist."""
     unknown = {f"durable.{name}" for name in re.findall(r"\bdurable\.(\w+)", text) if name not in schema()}
     for owner, home in (("ctx", type(ctx)), ("client", Client), ("run", Run)):
         names = set(re.findall(rf"`{owner}\.([a-z]\w+)", text)) - {"promises", "schedules"}
         unknown |= {f"{owner}.{name}" for name in names if not hasattr(home, name)}
-    known = set(files())
-    folders = {str(parent) for path in known for parent in Path(path).parents}
+    known, folders = project()
     for name in re.findall(r"`((?:pyengine|sql|migrations|tests|bench|docs)/[\w/.-]*)`", text):
         path = name.rstrip("/")
         if path not in known | folders and f"{path.replace('.', '/')}.py" not in known:

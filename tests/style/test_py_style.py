@@ -34,7 +34,7 @@ def where(module: Module, node: ast.AST) -> str:
 
 def function_length(module: Module) -> Iterator[str]:
     """A function fits a screen."""
-    for function in module.functions():
+    for function in module.functions:
         lines = (function.end_lineno or function.lineno) - function.lineno + 1
         if lines > FUNCTION_LINES:
             yield f"{where(module, function)}: {function.name} has {lines} lines, {FUNCTION_LINES} allowed"
@@ -50,7 +50,7 @@ def file_length(module: Module) -> Iterator[str]:
 
 def positional_parameters(module: Module) -> Iterator[str]:
     """More than five arguments are given by name."""
-    for function in module.functions():
+    for function in module.functions:
         names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
         if names[:1] in (["self"], ["cls"]):
             names = names[1:]
@@ -66,7 +66,7 @@ def positional_parameters(module: Module) -> Iterator[str]:
 
 def annotations(module: Module) -> Iterator[str]:
     """Everything is annotated."""
-    for function in module.functions():
+    for function in module.functions:
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         every += [each for each in (arguments.vararg, arguments.kwarg) if each]

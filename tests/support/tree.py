@@ -36,25 +36,25 @@ class Module:
         """All nodes of that tree."""
         return list(ast.walk(self.tree))
 
+    @cached_property
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """All functions and methods, nested ones too."""
+        return [node for node in self.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
     @property
     def dotted(self) -> str:
         """``pyengine/admin/lint.py`` -> ``pyengine.admin.lint``."""
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        """All functions and methods, nested ones too."""
-        for node in self.nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield node
 
 
 def files(root: Path = ROOT) -> list[str]:
     """Paths of all files of the project, with forward slashes, sorted."""
     found = []
     for folder, folders, names in os.walk(root):
+        below = "" if folder == str(root) else f"{Path(folder).relative_to(root).as_posix()}/"
         folders[:] = [name for name in folders if _kept(name) and not name.endswith(".egg-info")]
         found += [
-            (Path(folder) / name).relative_to(root).as_posix()
+            f"{below}{name}"
             for name in names
             if _kept(name) and not name.endswith((".pyc", ".pyo", ".swp", "~"))
         ]
