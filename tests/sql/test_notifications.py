@@ -89,6 +89,22 @@ def test_modes(conn: Connection, clock: Clock, heard: Connection, mode: str, exp
     assert drain(heard).count("durable_ready") == (1 if expected else 0)
 
 
+def test_a_session_knows_for_50_ms_that_a_hint_was_sent(
+    conn: Connection, clock: Clock, heard: Connection
+) -> None:
+    """From the instant of the hint, not from that at which the session saw it; a value that is none, or is
+    of another time, counts for nothing."""
+    for wait_ms, expected in ((0, 1), (40, 0), (20, 1), (5, 0)):
+        clock.advance(wait_ms)
+        conn.execute("select durable.start('w')")
+        assert drain(heard).count("durable_ready") == expected, wait_ms
+    for value in ("x", "", "-5", "9" * 16, "9" * 40):
+        clock.advance(60)
+        conn.execute("select set_config('durable.durable_ready', %s, false)", (value,))
+        conn.execute("select durable.start('w')")
+        assert drain(heard) == ["durable_ready"], value
+
+
 CALLS: dict[str, tuple[Call, list[str]]] = {
     "start": (start("n"), ["durable_ready"]),
     "start_again": (start("r"), []),
@@ -121,6 +137,7 @@ def test_a_rollback_sends_nothing(dsn: str, clock: Clock, heard: Connection) -> 
     """A start that is rolled back leaves no hint and does not swallow the next one."""
     with psycopg.connect(dsn) as conn:
         conn.execute("select durable.start('w', id => 'gone')")
+        conn.execute("select durable.start('w')")
         conn.rollback()
         assert drain(heard) == []
         conn.execute("select durable.start('w', id => 'here')")

@@ -274,6 +274,10 @@ FIRST_USES: dict[str, Call] = {
     "tick": ("select durable.tick_v1(10)", ()),
     "start": start("r"),
     "ordinary start": ("select durable.start('w', any_workflow => true)", ()),
+    "resendable start": (
+        "select durable.start_v1('w', '[]', %s, null, null, '1', null, null, 0, '{}', '', true, true)",
+        ("0f" * 16,),
+    ),
     "start many": ("select durable.start_many('w', array['[1]', '[2]']::jsonb[], any_workflow => true)", ()),
     "promise": create("p", external="true"),
     "task": CREATE_TASK,

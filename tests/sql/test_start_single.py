@@ -1,4 +1,4 @@
-"""Law: a single start, by the statement for ordinary ones or by the single-row path, leaves what the batch
+"""Law: a single start, by a statement for ordinary ones or by the single-row path, leaves what the batch
 path would have left, and answers the same.
 """
 
@@ -133,7 +133,7 @@ def test_the_single_row_path_equals_the_batch_path(
     conn: Connection, clock: Clock, seed: int, count: int
 ) -> None:
     """Options one by one and at random, at the borders of what is allowed: the single-row path and the
-    statement for ordinary starts either leave everything as it is, or answer and write what the batch path
+    statements for ordinary starts either leave everything as it is, or answer and write what the batch path
     does, all columns of all tables, or are refused like that; a start is one of the three."""
     begin_run(conn, "run", key="known")
     ask(conn, create("p"))

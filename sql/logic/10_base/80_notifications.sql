@@ -35,9 +35,12 @@ comment on function durable._send_message(text, text) is
 
 create or replace function durable._is_hinted(p_channel text, p_now bigint)
 returns boolean language sql stable
-as $$ select (p_now - nullif(current_setting('durable.' || p_channel, true), '')::bigint) / 50 is not distinct from 0 $$;
+as $$
+  select (p_now - substring(left(current_setting('durable.' || p_channel, true), 16) from '^[0-9]+$')::bigint) / 50
+         is not distinct from 0
+$$;
 comment on function durable._is_hinted(text, bigint) is
-  'Whether this session knows of a hint of the last 50 ms, so that _hint would send none. Inlined, without a look at a table.';
+  'Whether this session knows of a hint less than 50 ms away (ahead, if the clock was set back), so that _hint need not look. Inlined, without a look at a table. p_now stands once in it, because an argument that is volatile must.';
 
 create or replace function durable._hint(p_channel text, p_now bigint)
 returns void language plpgsql volatile
@@ -51,6 +54,7 @@ begin
   select h.sent_at into v_sent_at from durable._hints h where h.channel = p_channel;
   -- most of the time a hint was sent just now; this check costs no lock and no write, and comes first because it ends most calls
   if v_sent_at between p_now - 49 and p_now then
+    -- for _is_hinted
     perform set_config('durable.' || p_channel, v_sent_at::pg_catalog.text, false);
     return;
   end if;

@@ -11,7 +11,7 @@ as $$
          and (p_queue is null or p_queue = 'default' or durable._is_plain_name(p_queue))
 $$;
 comment on function durable._is_ordinary(text, jsonb, text, text, text) is
-  'True if a start without options but its queue has small arguments, and certainly passes all checks. Inlined.';
+  'True if a start without options but its queue has small arguments and certainly passes all checks, judged by these fields alone. Inlined.';
 
 create or replace function durable._start_ordinary(
   p_workflow text, p_args jsonb, p_input text, p_queue text, p_version text, p_any_workflow boolean)
@@ -28,6 +28,7 @@ begin
     from (select durable._now_ms() as now offset 0) n
       left join durable._workflows w on w.name = p_workflow and w.version = p_version
     where (w.name is not null or p_any_workflow) and durable._is_ordinary(p_workflow, p_args, p_input, p_queue, p_version)
+          -- the look adopts an idle copy; in any other copy the single-row path writes the run
           and (durable._knows_site() or not durable._is_copy())),
   promise as (
     insert into durable._promises (id, head, timeout_at, created_at, external, target, param_headers, param_data)
@@ -46,7 +47,7 @@ begin
 end
 $$;
 comment on function durable._start_ordinary(text, jsonb, text, text, text, boolean) is
-  'Starts a new run that has no option but its queue, and checks it, by one statement, where the single-row path has several. Null: it is no ordinary one, nothing was written, and the single-row path decides.';
+  'Starts a new run that has no option but its queue, and checks it, by one statement, where the single-row path has several. Its id is drawn here, so no row has it. Null: it is no ordinary one, nothing was written, and the single-row path decides.';
 
 create or replace function durable._start_resendable(
   p_workflow text, p_args jsonb, p_input text, p_id text, p_queue text, p_version text, p_any_workflow boolean)
@@ -63,7 +64,8 @@ begin
     from (select durable._now_ms() as now offset 0) n
       left join durable._workflows w on w.name = p_workflow and w.version = p_version
     where (w.name is not null or p_any_workflow) and durable._is_ordinary(p_workflow, p_args, p_input, p_queue, p_version)
-          and p_id ~ '^[0-9a-f]{32}$' and (durable._knows_site() or not durable._is_copy())),
+          and p_id ~ '^[0-9a-f]{32}$'
+          and (durable._knows_site() or not durable._is_copy())),
   promise as (
     insert into durable._promises (id, head, timeout_at, created_at, external, target, param_headers, param_data)
     select r.id, r.execution, durable._never(), r.now, true, durable._target_of(r.queue), '{"codec": "json"}', p_input from run r
@@ -81,7 +83,7 @@ begin
 end
 $$;
 comment on function durable._start_resendable(text, jsonb, text, text, text, text, boolean) is
-  'The same with an id that the client drew at random: it may send the start again, and then nothing is written. That costs 4 %.';
+  'As _start_ordinary, with an id that the client drew at random. Null also if a promise with that id exists, because the start was sent again.';
 
 create or replace function durable._insert_run(
   p_request durable._start_request, p_run text, p_execution bigint, p_worker durable._idle_workers, p_now bigint)
