@@ -144,7 +144,8 @@ def test_as_so_many_starts(conn: Connection, clock: Clock, seed: int, count: int
         expected = outcome(conn, one_by_one, elements, known)
         assert outcome(conn, many, elements, known) == expected, (seed, elements)
         refused += isinstance(expected[0], str)
-    assert count // 10 < refused < count - count // 10
+    # four fifths are: with sixty, one seed in twenty thousand has fewer than two that are not
+    assert count // 60 < refused < count - count // 60, seed
 
 
 @pytest.mark.parametrize(
