@@ -130,7 +130,7 @@ async def napping(steps: int, every: int) -> int:
     return total
 
 
-@app.workflow
+@app.workflow(any_signal=True)
 async def slow(number: int) -> dict[str, int]:
     """Ten steps of a tenth of a second each."""
     for index in range(10):
