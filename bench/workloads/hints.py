@@ -86,14 +86,15 @@ def hints(site: Site) -> Iterator[Measure]:
             with site.system.workers(dsn):
                 asyncio.run(warmed(site, "noop"))
                 _until_none(conn, "select exists (select from durable._tasks)")
-                reached = None
+                limit: float | None = None
                 for pace in ("at full speed", "at half of full speed"):
                     # in their first second sixteen new sessions make their plans, all at once
                     since = time.time_ns() // 1_000_000 + 1_000
-                    reached = _rate(dsn, _ASKED, 1 + seconds, reached and reached / 2)
+                    reached = _rate(dsn, _ASKED, 1 + seconds, limit)
                     _until_none(conn, "select exists (select from durable._tasks)")
                     yield Measure(f"starts/s beside a worker, 16 SQL clients {pace}", reached, "/s")
                     yield from _waits(conn, pace, since)
+                    limit = reached / 2
 
 
 def _waits(conn: psycopg.Connection[Any], pace: str, since: int) -> Iterator[Measure]:

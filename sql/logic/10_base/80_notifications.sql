@@ -40,7 +40,7 @@ as $$
          is not distinct from 0
 $$;
 comment on function durable._is_hinted(text, bigint) is
-  'Whether this session knows of a hint less than 50 ms away (ahead, if the clock was set back), so that _hint need not look. Inlined, without a look at a table. p_now stands once in it, because an argument that is volatile must.';
+  'Whether this session knows of a hint less than 50 ms away (ahead, if the clock was set back), so that _hint need not look. Inlined, without a look at a table: p_now stands in it once, because PostgreSQL inlines no volatile argument that stands twice.';
 
 create or replace function durable._hint(p_channel text, p_now bigint)
 returns void language plpgsql volatile
@@ -54,7 +54,7 @@ begin
   select h.sent_at into v_sent_at from durable._hints h where h.channel = p_channel;
   -- most of the time a hint was sent just now; this check costs no lock and no write, and comes first because it ends most calls
   if v_sent_at between p_now - 49 and p_now then
-    -- for _is_hinted
+    -- read by _is_hinted
     perform set_config('durable.' || p_channel, v_sent_at::pg_catalog.text, false);
     return;
   end if;
