@@ -1,4 +1,6 @@
-"""Law: the end of a single run by the single-row path leaves and answers what it would by the batch path."""
+"""Law: a result or the end of one run leaves and answers by the single-row path what it would by the batch
+path.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,11 @@ def is_single(conn: Connection, given: list[dict[str, Any]], worker: str) -> boo
     row = ask(
         conn,
         (
-            "select durable._is_single_end(%s::jsonb) "
-            "and durable._end_single(%s, %s::jsonb -> 0, false, 0) is not null",
-            (text, worker, text),
+            "select case when durable._is_single_end(%s::jsonb) "
+            "then durable._end_single(%s, %s::jsonb -> 0, false, 0) is not null "
+            "when durable._is_single_result(%s::jsonb) "
+            "then durable._record_single(%s, %s::jsonb -> 0) is not null else false end",
+            (text, worker, text, text, worker, text),
         ),
     )
     conn.execute("rollback to before")
@@ -268,6 +272,118 @@ def test_unusual_cases_take_the_batch_path(
     held = OTHERS[name](conn, clock)
     compare(conn, [report(held, end=end)], single=False)
     compare(conn, [report(held, outcomes=[done(held.next)], end=end)], single=False)
+
+
+UNSEEN = {"with a signal", "that has not seen a signal", "that cleaned up"}
+LOST = {"cancelling", "paused", "suspended", "past its deadline", "settled by somebody else"}
+
+
+@pytest.mark.parametrize("outcome", [done, broken])
+@pytest.mark.parametrize("name", SINGLE | OTHERS)
+def test_a_result_alone(
+    conn: Connection, clock: Clock, name: str, outcome: Callable[[int], dict[str, Any]]
+) -> None:
+    """The result of a step of a run that goes on: whoever waits for the run, but not if its worker has rows
+    to see, has lost it, or is to clean up.
+    """
+    held = (SINGLE | OTHERS)[name](conn, clock)
+    row = conn.execute("select next_child from durable._executions where id = %s", (held.id,)).fetchone()
+    assert row is not None
+    for child in (row[0], row[0] + 2):
+        given = report(held, outcomes=[outcome(child)])
+        compare(conn, [given], single=name not in UNSEEN | LOST)
+        compare(conn, [given], single=name not in UNSEEN | LOST, want=0)
+        compare(conn, [given], single=False, want=1)
+
+
+@pytest.mark.parametrize("crashes", [0, 2])
+@pytest.mark.parametrize(
+    ("passed_ms", "left_ms"), [(0, 15_000), (5_000, 10_000), (10_000, 15_000), (20_000, 15_000)]
+)
+def test_a_result_renews_the_lease(
+    conn: Connection, clock: Clock, passed_ms: int, left_ms: int, crashes: int
+) -> None:
+    """In its second half or later, as long as nobody has taken it; at once if it has crashes to forget."""
+    held = begin_run(conn, "r")
+    conn.execute("update durable._tasks set crashes = %s", (crashes,))
+    clock.advance(passed_ms)
+    given = report(held, outcomes=[done(0)])
+    compare(conn, [given], single=True)
+    take_turn(conn, "W", given)
+    left = conn.execute("select expires_at - durable._now_ms(), crashes from durable._tasks").fetchone()
+    assert left == (15_000 if crashes else left_ms, 0)
+
+
+@pytest.mark.parametrize("outcome", [done, broken])
+def test_a_result_alone_of_a_step_that_is_known(
+    conn: Connection, clock: Clock, outcome: Callable[..., dict[str, Any]]
+) -> None:
+    """The step had begun, or was tried before."""
+    held = stepped(conn, begun(0))
+    compare(conn, [report(held, outcomes=[outcome(0)])], single=True)
+    held = at_end(held, take_turn(conn, "W", report(held, outcomes=[broken(0, retry_in=5)])).next_of(held))
+    clock.advance(5)
+    compare(conn, [report(held, outcomes=[outcome(0, attempt=2)])], single=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"outcomes": [done(1), done(2)]},
+        {"outcomes": [begun(1)]},
+        {"outcomes": [broken(1, retry_in=5)]},
+        {"outcomes": [done(0)]},
+        {"outcomes": [done(1, attempt=2)]},
+        {"outcomes": [broken(0, attempt=2)]},
+        {"outcomes": []},
+        {"outcomes": None},
+        {"commands": [captured(2)]},
+        {"end": release()},
+        {"end": suspend(0)},
+        {"version": 2},
+        {"version": None},
+        {"execution": 10**9},
+        {"id": "other"},
+        {"seen": None},
+        {"seen": 1},
+        {"seen": 5},
+        {"progress": {"seq": 4, "done": 0.5}},
+    ],
+)
+def test_other_reports_of_a_result(conn: Connection, clock: Clock, change: dict[str, Any]) -> None:
+    """More or less than one result, one that does not fit, and reports that are stale or do more: the
+    single-row path writes nothing and leaves them.
+    """
+    held = stepped(conn, done(0))
+    assert held.next == 4
+    given = report(held, outcomes=[done(1)])
+    compare(conn, [given], single=True)
+    compare(conn, [given | change], single=False)
+
+
+@pytest.mark.parametrize("value", ['"x"', "1", "null", '"\\u001a"', "\x1a", "\x1at1", "\x1af", '"é"', ""])
+def test_a_value_comes_through_as_it_is(conn: Connection, clock: Clock, value: str) -> None:
+    """Also one that begins with the mark of references."""
+    held = begin_run(conn, "r")
+    given = report(held, outcomes=[done(0, value)])
+    compare(conn, [given], single=True)
+    take_turn(conn, "W", given)
+    found = conn.execute("select durable._data(j) from durable._journal j where j.child = 0").fetchone()
+    assert found == (value,)
+
+
+@pytest.mark.parametrize("worker", ["V", ""])
+def test_another_worker_records_nothing(conn: Connection, clock: Clock, worker: str) -> None:
+    """Who does not hold the lease has lost the run, by both ways."""
+    compare(conn, [report(begin_run(conn, "r"), outcomes=[done(0)])], single=False, worker=worker)
+
+
+def test_a_number_of_another_run_records_nothing(conn: Connection, clock: Clock) -> None:
+    """Both runs are leased to the worker, but the number and the id do not belong together."""
+    held, other = begin_run(conn, "r"), begin_run(conn, "s")
+    given = report(held, outcomes=[done(0)]) | {"execution": other.execution}
+    compare(conn, [given], single=False)
+    assert take_turn(conn, "W", given).raw["verdicts"]["verdict"] == ["lost"]
 
 
 @pytest.mark.parametrize(

@@ -132,18 +132,22 @@ end
 $$;
 comment on function durable._try_lock_promise(text) is 'Class 1, for one promise: false if another session has locked it.';
 
-create or replace function durable._try_lock_task(p_id text)
+create or replace function durable._try_lock_task(p_id text, p_revoke boolean)
 returns durable._tasks language plpgsql volatile
 as $$
 declare
   v_task durable._tasks;
 begin
-  select * into v_task from durable._tasks t where t.id = p_id for update skip locked;
+  if p_revoke then
+    select * into v_task from durable._tasks t where t.id = p_id for update skip locked;
+  else
+    select * into v_task from durable._tasks t where t.id = p_id for no key update skip locked;
+  end if;
   return v_task;
 end
 $$;
-comment on function durable._try_lock_task(text) is
-  'Class 2, for one task that is to end; all null if there is none or another session has locked it.';
+comment on function durable._try_lock_task(text, boolean) is
+  'Class 2, for one task; all null if there is none or another session has locked it. p_revoke: as for _try_lock_tasks.';
 
 create or replace function durable._try_lock_hint(p_channel text)
 returns boolean language plpgsql volatile

@@ -204,6 +204,39 @@ $$;
 comment on function durable._append_end(bigint, durable.row_type, bigint) is
   'Appends the last row of one journal and updates its head: _append_each for one run.';
 
+create or replace function durable._is_small_result(p_event durable._event)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_event.type in ('step_completed', 'step_failed')
+     and (octet_length(p_event.data) >= 1024 or starts_with(p_event.data, durable._sub())) is not true
+$$;
+comment on function durable._is_small_result(durable._event) is
+  'True for the result of a step that has no other row, if its value is stored in the row.';
+
+create or replace function durable._append_result(p_event durable._event, p_now bigint, p_cleaning boolean)
+returns void language plpgsql volatile
+as $$
+declare
+  v_width integer := durable._width(p_event.type);
+  v_bucket integer;
+  v_seq integer;
+begin
+  update durable._executions h
+  set next_seq = h.next_seq + v_width, next_child = greatest(h.next_child, p_event.child + 1),
+      reserved = case when p_event.child = h.next_child and h.reserved = '{}' then h.reserved
+                      else durable._reserve(h.reserved, h.next_child, array[p_event.child]) end
+  where h.execution = p_event.execution
+    and durable._row_guard(h.execution, p_event.type, p_event.child, h.status, h.next_child, h.reserved, p_cleaning)
+    and durable._attempt_guard(h.execution, p_event.type, p_event.child, p_event.attempt, durable._open_attempt(h, p_event.child))
+  returning h.bucket, h.next_seq - v_width into v_bucket, v_seq;
+  insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
+  values (v_bucket, p_event.execution, v_seq, p_now, p_event.type, p_event.child, p_event.attempt, p_event.name,
+          p_event.input_hash, p_event.data);
+end
+$$;
+comment on function durable._append_result(durable._event, bigint, boolean) is
+  'Appends one row of _is_small_result and updates its head: _append_each for one run.';
+
 create or replace function durable._insert_all(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
 as $$
@@ -273,6 +306,9 @@ declare
   v_bytes integer;
 begin
   if p_events = '{}' then
+    return;
+  elsif cardinality(p_events) = 1 and durable._is_small_result(p_events[1]) then
+    perform durable._append_result(p_events[1], p_now, p_cleaning);
     return;
   end if;
   select bool_or(durable._is_local(e.type) and e.type not in ('step_completed', 'step_failed')),

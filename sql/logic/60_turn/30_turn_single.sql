@@ -1,7 +1,7 @@
--- Skip this file on a first reading. It is the single-row path of the two commonest turns: one new run is claimed, or one run
--- that no other waits for ends, perhaps with its last result. Statements for one row cost a quarter of the batch path
--- (60_turn.sql). tests/sql/test_turn_single.py and tests/sql/test_claims.py prove that both answer and write the same. Any
--- other case is left to the batch path, and nothing is written.
+-- Skip this file on a first reading. It is the single-row path of the three commonest turns: one new run is claimed, one step
+-- of one run has its result, or one run that no other waits for ends, perhaps with its last result. Statements for one row cost
+-- a quarter of the batch path (60_turn.sql). tests/sql/test_turn_single.py and tests/sql/test_claims.py prove that both answer
+-- and write the same. Any other case is left to the batch path, and nothing is written.
 
 create or replace function durable._claim_single(
   p_id text, p_head durable._executions, p_worker text, p_ttl_ms integer, p_codes text[], p_digests text[], p_now bigint)
@@ -53,23 +53,74 @@ $$;
 comment on function durable._is_awaited(text, bigint) is
   'True if a callback or listener waits for the run, or if the run has waits for rows, which must end with it. Stable once the promise is locked.';
 
-create or replace function durable._last_event(p_head durable._executions, p_outcome durable._step_outcome, p_now bigint)
+create or replace function durable._result_event(p_head durable._executions, p_outcome jsonb, p_now bigint)
 returns durable._event language plpgsql stable
 as $$
 declare
-  v_open durable._attempt := durable._open_attempt(p_head, p_outcome.child);
+  v_outcome durable._step_outcome := jsonb_populate_record(null::durable._step_outcome, p_outcome);
+  v_open durable._attempt := durable._open_attempt(p_head, v_outcome.child);
   v_type durable.row_type;
 begin
-  if p_outcome.begun or p_outcome.retry_in is not null or p_head.status <> 'running' then
+  if v_outcome.begun or v_outcome.retry_in is not null or p_head.status <> 'running' then
     return null;
   end if;
-  v_type := durable._outcome_type(false, false, p_outcome.error is not null, p_outcome.attempt, v_open,
-                               p_outcome.child >= p_head.next_child or p_outcome.child = any (p_head.reserved));
-  return case when v_type is not null then durable._outcome_event(p_head.execution, v_type, p_outcome, p_now) end;
+  v_type := durable._outcome_type(false, false, v_outcome.error is not null, v_outcome.attempt, v_open,
+                               v_outcome.child >= p_head.next_child or v_outcome.child = any (p_head.reserved));
+  return case when v_type is not null then durable._outcome_event(p_head.execution, v_type, v_outcome, p_now) end;
 end
 $$;
-comment on function durable._last_event(durable._executions, durable._step_outcome, bigint) is
-  'The journal row of the result that ends the run, as _decide_verdicts makes it; null if the outcome is no result or does not fit.';
+comment on function durable._result_event(durable._executions, jsonb, bigint) is
+  'The journal row of the result of a step, as _decide_verdicts makes it; null if the outcome is no result or does not fit.';
+
+create or replace function durable._is_single_result(p_reports jsonb)
+returns boolean language plpgsql immutable parallel safe
+as $$
+begin
+  return jsonb_array_length(p_reports) = 1 and pg_column_size(p_reports) <= 1000
+     and p_reports #> '{0,outcomes,0}' is not null and p_reports #> '{0,outcomes,1}' is null
+     and coalesce(p_reports #> '{0,end}', 'null') = 'null' and coalesce(p_reports #> '{0,commands}', '[]') = '[]'
+     and p_reports #> '{0,progress}' is null;
+end
+$$;
+comment on function durable._is_single_result(jsonb) is
+  'True if the turn has one small report, of one outcome and nothing else.';
+
+create or replace function durable._record_single(p_worker text, p_report jsonb)
+returns json language plpgsql volatile
+as $$
+declare
+  v_id text := p_report ->> 'id';
+  v_seen integer := (p_report ->> 'seen')::integer;
+  v_task durable._tasks;
+  v_head durable._executions;
+  v_event durable._event;
+  v_answer durable._turn_answer;
+  v_now bigint;
+begin
+  perform durable._mark_engine_xact();
+  v_task := durable._try_lock_task(v_id, false);
+  v_head := durable._try_lock_head((p_report ->> 'execution')::bigint);
+  v_now := durable._now_ms();
+  if v_head.id is distinct from v_id or v_head.next_seq is distinct from v_seen
+     or durable._verdict_on((p_report ->> 'version')::integer, v_seen, true, v_head, v_task, p_worker, false, v_now) <> 'ok' then
+    return null;
+  end if;
+  v_event := durable._result_event(v_head, p_report #> '{outcomes,0}', v_now);
+  if v_event.type is null then
+    return null;
+  end if;
+  perform durable._append(array[v_event], v_now, true);
+  if v_task.expires_at - v_now < v_task.ttl / 2 or v_task.crashes > 0 then
+    update durable._tasks t set expires_at = v_now + t.ttl, crashes = 0 where t.id = v_id;
+  end if;
+  v_answer := durable._empty_turn_answer(v_now);
+  v_answer.verdicts := json_build_object('execution', array[v_head.execution], 'verdict', array['ok'], 'state', array['acquired'],
+                                         'seq', array[v_seen], 'next', array[v_seen + durable._width(v_event.type)]);
+  return row_to_json(v_answer);
+end
+$$;
+comment on function durable._record_single(text, jsonb) is
+  'Records the result of a step of a run that goes on, and renews its lease as _renew does. Answers as worker_turn_v1; null, and nothing is written, if the batch path has to decide, because the run is locked, its journal has rows that the worker has not seen, or the report is stale or does not fit.';
 
 create or replace function durable._end_single(p_worker text, p_report jsonb, p_notify boolean, p_idle_ms integer)
 returns json language plpgsql volatile
@@ -93,7 +144,7 @@ begin
   if not durable._try_lock_promise(v_id) then
     return null;
   end if;
-  v_task := durable._try_lock_task(v_id);
+  v_task := durable._try_lock_task(v_id, true);
   if v_task.id is null or v_task.owner is not null or durable._is_awaited(v_id, v_execution)
      or (p_report ? 'progress' and durable._try_lock_progress(array[v_id]) <> '{}') then
     return null;
@@ -106,7 +157,7 @@ begin
     return null;
   end if;
   if p_report #> '{outcomes,0}' is not null then
-    v_event := durable._last_event(v_head, jsonb_populate_record(null::durable._step_outcome, p_report #> '{outcomes,0}'), v_now);
+    v_event := durable._result_event(v_head, p_report #> '{outcomes,0}', v_now);
     if v_event.type is null then
       return null;
     end if;

@@ -301,13 +301,18 @@ declare
 begin
   if coalesce(p_reports, '[]') = '[]' then
     return durable._turn_without_reports(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
-  elsif p_want <= 0 and durable._is_single_end(p_reports) and durable._knows_site() then
-    v_answer := durable._end_single(p_worker, p_reports -> 0, p_notify, p_idle_ms);
+  elsif p_want <= 0 and durable._knows_site() then
+    if durable._is_single_end(p_reports) then
+      v_answer := durable._end_single(p_worker, p_reports -> 0, p_notify, p_idle_ms);
+      if p_notify and v_answer is not null then
+        perform durable._notify('durable_settled');
+      end if;
+    elsif durable._is_single_result(p_reports) then
+      v_answer := durable._record_single(p_worker, p_reports -> 0);
+    end if;
   end if;
   if v_answer is null then
-    return durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_reports, p_ttl_ms, p_notify);
-  elsif p_notify then
-    perform durable._notify('durable_settled');
+    v_answer := durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_reports, p_ttl_ms, p_notify);
   end if;
   return v_answer;
 end
