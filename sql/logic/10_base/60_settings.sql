@@ -29,18 +29,30 @@ insert into durable.settings (name, value, description) values
 on conflict (name) do update set description = excluded.description;
 
 create or replace function durable._setting(p_name text)
-returns text language sql stable
-as $$ select s.value from durable.settings s where s.name = p_name $$;
+returns text language plpgsql stable
+as $$
+begin
+  return (select s.value from durable.settings s where s.name = p_name);
+end
+$$;
 comment on function durable._setting(text) is 'Value of a setting as text.';
 
 create or replace function durable._setting_int(p_name text)
-returns bigint language sql stable
-as $$ select s.value::bigint from durable.settings s where s.name = p_name $$;
+returns bigint language plpgsql stable
+as $$
+begin
+  return (select s.value::bigint from durable.settings s where s.name = p_name);
+end
+$$;
 comment on function durable._setting_int(text) is 'Value of a numeric setting.';
 
 create or replace function durable._strict()
-returns boolean language sql stable
-as $$ select s.value = 'strict' from durable.settings s where s.name = 'conformance' $$;
+returns boolean language plpgsql stable
+as $$
+begin
+  return (select s.value = 'strict' from durable.settings s where s.name = 'conformance');
+end
+$$;
 comment on function durable._strict() is
   'True in the strict profile, which is the specifications; the other profile also allows what current SDKs need.';
 

@@ -24,11 +24,14 @@ comment on function durable._notify(text) is
   'A hint that leaves with the commit of the statement which sends it. Inlined: hint_v1 has settings of its own, which cost more than the hint.';
 
 create or replace function durable._send_message(p_address text, p_message text)
-returns void language sql volatile
+returns void language plpgsql volatile
 as $$
-  select pg_notify(split_part(p_address, ':', 1), split_part(p_address, ':', 2) || p_message)
-  where starts_with(p_address, 'durable_to_') and length(p_address) = 76 and octet_length(p_address) = 76
-    and strpos(p_address, ':') = 44 and octet_length(p_message) < 7900
+begin
+  if starts_with(p_address, 'durable_to_') and length(p_address) = 76 and octet_length(p_address) = 76
+     and strpos(p_address, ':') = 44 and octet_length(p_message) < 7900 then
+    perform pg_notify(split_part(p_address, ':', 1), split_part(p_address, ':', 2) || p_message);
+  end if;
+end
 $$;
 comment on function durable._send_message(text, text) is
   'Sends data to one process, with this commit. Like a hint it may be lost. The address is random: a channel and a secret. Roles that can read the statements of others can see the channel, but not the secret, which stands only in tables and parameters; the receiver drops a message that does not begin with the secret. An invalid address or a message that is too long for Postgres sends nothing, because neither may fail a turn.';

@@ -81,9 +81,11 @@ comment on function durable._circle(text, text, text[], text[], bigint) is
   'The shortest circle that p_awaiter closes if it awaits p_awaited, given the callbacks and p_more: p_awaiter, p_awaited, the promise that p_awaited awaits, ..., p_awaiter. Null if there is none. A promise that is settled or past its deadline awaits nothing.';
 
 create or replace function durable._prefer_until(p_preference text, p_now bigint)
-returns bigint language sql stable
+returns bigint language plpgsql stable
 as $$
-  select p_now + durable._setting_int('prefer_ms') from durable._workers w where w.id = p_preference and w.present
+begin
+  return (select p_now + durable._setting_int('prefer_ms') from durable._workers w where w.id = p_preference and w.present);
+end
 $$;
 comment on function durable._prefer_until(text, bigint) is
   'Until when only the preferred worker may claim a resumed task; null if that worker is not present.';

@@ -248,8 +248,12 @@ comment on function durable._is_as_durable(text, text, text) is
   'True if a commit under p_commits is at least as durable as one under p_as, both values of synchronous_commit. p_standbys is the value of synchronous_standby_names: without standbys every value but off waits for the same.';
 
 create or replace function durable._has_idle_worker()
-returns boolean language sql stable
-as $$ select exists (select from durable._idle_workers i where i.worker >= '' and i.idle_until > durable._now_ms()) $$;
+returns boolean language plpgsql stable
+as $$
+begin
+  return exists (select from durable._idle_workers i where i.worker >= '' and i.idle_until > durable._now_ms());
+end
+$$;
 comment on function durable._has_idle_worker() is 'Whether a worker may be idle, so that a start looks for one.';
 
 create or replace function durable._try_lock_idle(p_request durable._start_request, p_run text, p_reply text, p_now bigint)

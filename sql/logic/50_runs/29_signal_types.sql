@@ -23,9 +23,10 @@ comment on function durable._schema_branches(jsonb) is
   'The alternatives of a JSON schema: its references and unions resolved, 8 levels deep; what lies deeper allows everything.';
 
 create or replace function durable._schema_types(p_branch jsonb)
-returns text[] language sql immutable parallel safe
+returns text[] language plpgsql immutable parallel safe
 as $$
-  select array(
+begin
+  return array(
     select distinct replace(t.type, 'integer', 'number')
     from (
       select x as type from jsonb_array_elements_text(
@@ -33,7 +34,8 @@ as $$
           when 'string' then jsonb_build_array(p_branch -> 'type') end) x
       union all
       select jsonb_typeof(e) from jsonb_array_elements(p_branch -> 'enum') e where not p_branch ? 'type') t
-    order by 1)
+    order by 1);
+end
 $$;
 comment on function durable._schema_types(jsonb) is 'The JSON types that one alternative of a schema allows; empty for any.';
 
@@ -50,7 +52,7 @@ begin
          string_agg(distinct array_to_string(t.types, ' or '), ' or ')
   into v_fits, v_missing, v_types
   from durable._schema_branches(p_schema) b
-  cross join lateral (select durable._schema_types(b.branch) as types) t
+  cross join lateral (select durable._schema_types(b.branch) as types offset 0) t
   cross join lateral (select t.types = '{}' or v_type = any (t.types) as is_type) f
   cross join lateral (
     select string_agg(quote_literal(k), ', ') as missing

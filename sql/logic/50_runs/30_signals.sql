@@ -53,18 +53,21 @@ comment on function durable._lock_run(text) is
   'Locks a live run, task then head, so that its worker keeps its lease; null if the run has ended.';
 
 create or replace function durable._known_delivery(p_execution bigint, p_name text, p_key text)
-returns integer language sql stable
+returns integer language plpgsql stable
 as $$
-  with recursive generation as (
-    select h.execution, h.previous from durable._executions h where h.execution = p_execution
-    union all
-    select h.execution, h.previous from generation g join durable._executions h on h.execution = any (array[g.previous])
-  )
-  select d.delivery from (
-    select (select s.delivery from durable._signals s
-            where s.execution = g.execution and s.name = p_name and s.key = p_key) as delivery
-    from generation g) d
-  where d.delivery is not null limit 1
+begin
+  return (
+    with recursive generation as (
+      select h.execution, h.previous from durable._executions h where h.execution = p_execution
+      union all
+      select h.execution, h.previous from generation g join durable._executions h on h.execution = any (array[g.previous])
+    )
+    select d.delivery from (
+      select (select s.delivery from durable._signals s
+              where s.execution = g.execution and s.name = p_name and s.key = p_key) as delivery
+      from generation g) d
+    where d.delivery is not null limit 1);
+end
 $$;
 comment on function durable._known_delivery(bigint, text, text) is
   'The number of the delivery with this key, to the present generation of the run or to an earlier one.';

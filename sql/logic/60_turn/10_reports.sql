@@ -361,22 +361,25 @@ comment on function durable._conflicting(durable._run_report[]) is
   'Executions whose report has several outcomes or commands, one of which takes a child number that is not free. Commands are known by number, not by position, so rows between them do no harm.';
 
 create or replace function durable._invalid_child(p_commands durable._command[])
-returns durable._ending language sql immutable
+returns durable._ending language plpgsql immutable
 as $$
-  select row('halt', null, null, null, null, null, jsonb_build_object('type', 'InvalidRequest', 'message',
-    format('child %s: %s', x.child, x.why))::text)::durable._ending
-  from (
-    select a.child, case
-      when a."do" in ('run', 'promise', 'until', 'rpc') and a.timeout <= 0 then 'a timeout is more than 0'
-      when a."do" = 'rpc' and durable._canonical_address(a.queue) is null then format('%L is no address', a.queue)
-      when a."do" <> 'run' then null
-      when a.queue is not null and not durable._is_queue(a.queue) then format('%L is not a queue name', a.queue)
-      when a.name is null or octet_length(a.name) not between 1 and 256 then 'a workflow name has 1 to 256 bytes'
-      when a.name like 'sql://%' and durable._canonical_address(a.name) is null then format('%L is no service', a.name)
-      when a.version is null or a.version = '' then 'a workflow version is not empty' end as why
-    from unnest(p_commands) a
-  ) x
-  where x.why is not null order by x.child limit 1
+begin
+  return (
+    select row('halt', null, null, null, null, null, jsonb_build_object('type', 'InvalidRequest', 'message',
+      format('child %s: %s', x.child, x.why))::text)::durable._ending
+    from (
+      select a.child, case
+        when a."do" in ('run', 'promise', 'until', 'rpc') and a.timeout <= 0 then 'a timeout is more than 0'
+        when a."do" = 'rpc' and durable._canonical_address(a.queue) is null then format('%L is no address', a.queue)
+        when a."do" <> 'run' then null
+        when a.queue is not null and not durable._is_queue(a.queue) then format('%L is not a queue name', a.queue)
+        when a.name is null or octet_length(a.name) not between 1 and 256 then 'a workflow name has 1 to 256 bytes'
+        when a.name like 'sql://%' and durable._canonical_address(a.name) is null then format('%L is no service', a.name)
+        when a.version is null or a.version = '' then 'a workflow version is not empty' end as why
+      from unnest(p_commands) a
+    ) x
+    where x.why is not null order by x.child limit 1);
+end
 $$;
 comment on function durable._invalid_child(durable._command[]) is
   'The ending that halts a run whose code asks for a child that no start may create (the rules of _check_start); null if all children may be created. The other runs of the turn go on.';
@@ -612,13 +615,18 @@ comment on function durable._is_last(text, durable._ending, durable._event) is
   'True if the row of a report is the result with which its run ends: both rows are appended together, so that the head is written once.';
 
 create or replace function durable._has_seen(p_report durable._run_report, p_head durable._executions)
-returns boolean language sql stable
+returns boolean language plpgsql stable
 as $$
-  select (p_report.seen = p_report.seq and p_report.next = p_head.next_seq) or not exists (
+begin
+  if p_report.seen = p_report.seq and p_report.next = p_head.next_seq then
+    return true;
+  end if;
+  return not exists (
     select from durable._journal j
     join durable.journal_types() y on y.type = j.type
     where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq >= p_report.seen
-      and (j.seq < p_report.seq or j.seq >= p_report.next) and (y.resolves or j.type = 'cancel_requested'))
+      and (j.seq < p_report.seq or j.seq >= p_report.next) and (y.resolves or j.type = 'cancel_requested'));
+end
 $$;
 comment on function durable._has_seen(durable._run_report, durable._executions) is
   'True if the coroutine has seen every resolution and request of cancellation, both before its report and in answer to it.';

@@ -16,17 +16,25 @@ comment on function durable._open_of(durable._executions, integer[]) is
   'Those of the children, adopted promises and receives included, that are still open and will resume the run. Counts, because an exists becomes a join that may read all callbacks first.';
 
 create or replace function durable._wait_fits(p_wait durable._ending, p_head durable._executions)
-returns boolean language sql stable
+returns boolean language plpgsql stable
 as $$
-  select coalesce(case
-    when cardinality(p_wait."on") = 0 or (p_wait.kind in ('single', 'any', 'all', 'signal')) is not true then false
-    when p_wait.kind in ('single', 'signal') and cardinality(p_wait."on") > 1 then false
-    when p_head.status <> 'blocked' then cardinality(durable._open_of(p_head, p_wait."on")) = cardinality(p_wait."on")
-      and (p_wait.kind <> 'signal' or (select count(*) from durable._inboxes i
-                                       where i.execution = p_head.execution and i.receiver = p_wait."on"[1]) > 0)
-    else p_head.waiting_on @> p_wait."on" and p_wait."on" @> o.children
-         and (cardinality(o.children) = 1 or (p_wait.kind = 'all') = (p_head.wait_kind = 'all')) end, false)
-  from (select case when p_head.status = 'blocked' then durable._open_of(p_head, p_head.waiting_on) end) as o (children)
+declare
+  v_count integer := coalesce(cardinality(p_wait."on"), 0);
+  v_open integer[];
+begin
+  if v_count = 0 or (p_wait.kind in ('single', 'any', 'all', 'signal')) is not true
+     or (p_wait.kind in ('single', 'signal') and v_count > 1) then
+    return false;
+  elsif p_head.status = 'blocked' then
+    v_open := durable._open_of(p_head, p_head.waiting_on);
+    return p_head.waiting_on @> p_wait."on" and p_wait."on" @> v_open
+       and (cardinality(v_open) = 1 or (p_wait.kind = 'all') = (p_head.wait_kind = 'all'));
+  elsif p_wait.kind = 'signal' and not exists (
+      select from durable._inboxes i where i.execution = p_head.execution and i.receiver = p_wait."on"[1]) then
+    return false;
+  end if;
+  return cardinality(durable._open_of(p_head, p_wait."on")) = v_count;
+end
 $$;
 comment on function durable._wait_fits(durable._ending, durable._executions) is
   'True if the wait can end: it names open children only, and a wait for a signal names a receive (CF-4). A run that is blocked already, because it was continued after a halt, may only wait for the same children again, with or without those that have resolved since (R20).';
@@ -46,7 +54,7 @@ begin
   into v_ids, v_invalid, v_fresh, v_open
   from unnest(p_reports) b
   join durable._executions h on h.execution = any (array[b.execution])
-  cross join lateral (select durable._wait_fits(b.ending, h)) as u (fits)
+  cross join lateral (select durable._wait_fits(b.ending, h) offset 0) as u (fits)
   where b.verdict = 'ok' and (b.ending)."do" = 'suspend' and h.status in ('running', 'blocked')
     and b.outcomes = '{}' and durable._has_seen(row(b.*)::durable._run_report, h);
   if v_open is not null then

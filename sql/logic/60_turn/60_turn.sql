@@ -321,10 +321,12 @@ comment on function durable.worker_turn_v1(text, text[], text[], text[], integer
   'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews leases. p_codes: the workflows that it can run, as worker_hello_v1 answered; p_digests: those of their code, at the same places. p_want < 0: claims nothing, not even tasks that this turn resumed. Verdicts: ok, stale, lost; none of them fails the other reports. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null if the turn did not read it, as for a single report. p_notify: sends the hint that a promise settled, with its own commit. p_idle_ms > 0: if the turn ends one run and does nothing else, it registers the worker as idle for so long, as worker_idle_v1 does; idle: it did. WF016.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
-returns integer language sql stable
+returns integer language plpgsql stable
 as $$
-  select case when exists (select from durable._tasks t where t.state = 'acquired' and t.pid <> p_worker)
-              then 1 else -1 end * (select count(*)::integer from durable._workers w where w.present or w.id = p_worker)
+begin
+  return case when exists (select from durable._tasks t where t.state = 'acquired' and t.pid <> p_worker)
+              then 1 else -1 end * (select count(*)::integer from durable._workers w where w.present or w.id = p_worker);
+end
 $$;
 comment on function durable.worker_watch_v1(text) is
   'How many workers share the watch over leases: positive while other workers have leases, so that tick is called often; else negative.';

@@ -39,38 +39,46 @@ comment on function durable._forget_workers(text[], bigint) is
   'Deletes workers that are gone or were not seen for an hour and hold nothing. Skips locked rows: a heartbeat holds its row and waits for tasks that the sweep has.';
 
 create or replace function durable._could_not_renew(p_task durable._tasks, p_now bigint)
-returns boolean language sql stable
+returns boolean language plpgsql stable
 as $$
-  select exists (select from durable._workers w
-                 where w.id = p_task.pid and p_task.id = any (w.unrenewed) and w.seen_at > p_now - p_task.ttl)
+begin
+  return exists (select from durable._workers w
+                 where w.id = p_task.pid and p_task.id = any (w.unrenewed) and w.seen_at > p_now - p_task.ttl);
+end
 $$;
 comment on function durable._could_not_renew(durable._tasks, bigint) is
   'True if the worker of the task is alive and could not renew the lease, because another session had locked the task.';
 
 create or replace function durable._try_lock_expired_tasks(
   p_gone text[], p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
-returns text[] language sql volatile
+returns text[] language plpgsql volatile
 as $$
-  select coalesce(array_agg(x.id), '{}') from (
-    select t.id from durable._tasks t
-    where t.state = 'acquired' and t.pid >= '' and t.deadline > p_now
-      and (t.pid = any (p_gone) or (t.expires_at <= p_now and not durable._could_not_renew(t, p_now)))
-      and t.id <> all (p_tried) and (t.owner is null or t.owner <> all (p_missed))
-    limit p_limit for update skip locked) x
+begin
+  return (
+    select coalesce(array_agg(x.id), '{}') from (
+      select t.id from durable._tasks t
+      where t.state = 'acquired' and t.pid >= '' and t.deadline > p_now
+        and (t.pid = any (p_gone) or (t.expires_at <= p_now and not durable._could_not_renew(t, p_now)))
+        and t.id <> all (p_tried) and (t.owner is null or t.owner <> all (p_missed))
+      limit p_limit for update skip locked) x);
+end
 $$;
 comment on function durable._try_lock_expired_tasks(text[], bigint, integer, text[], bigint[]) is
   'Locks tasks whose lease ended or whose worker is gone, except p_tried and children of p_missed. Reads only acquired tasks, through the index on pid.';
 
 create or replace function durable._try_lock_overdue_cancels(p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
-returns text[] language sql volatile
+returns text[] language plpgsql volatile
 as $$
-  select coalesce(array_agg(x.id), '{}') from (
-    select p.id from durable._executions h
-    join durable._promises p on p.id = any (array[h.id])
-    where h.cancel_until is not null and h.cancel_until <= p_now and h.execution <> all (p_missed)
-      and p.state = 'pending' and p.timeout_at > p_now and p.id <> all (p_tried)
-      and (p.execution is null or p.execution <> all (p_missed))
-    order by h.cancel_until limit p_limit for no key update of p skip locked) x
+begin
+  return (
+    select coalesce(array_agg(x.id), '{}') from (
+      select p.id from durable._executions h
+      join durable._promises p on p.id = any (array[h.id])
+      where h.cancel_until is not null and h.cancel_until <= p_now and h.execution <> all (p_missed)
+        and p.state = 'pending' and p.timeout_at > p_now and p.id <> all (p_tried)
+        and (p.execution is null or p.execution <> all (p_missed))
+      order by h.cancel_until limit p_limit for no key update of p skip locked) x);
+end
 $$;
 comment on function durable._try_lock_overdue_cancels(bigint, integer, text[], bigint[]) is
   'Locks the promises of runs that did not end within their grace, except p_tried, runs of the heads p_missed and their children.';
@@ -171,10 +179,13 @@ comment on function durable._sweep_schedules(integer, bigint) is
   'The answer of a tick that fired schedules; null if none was due, or other sweeps have them. In a transaction of its own, because the creation of promises may wait for a session that creates the same, and must hold nothing then.';
 
 create or replace function durable._left_schedules(p_now bigint)
-returns text[] language sql stable
+returns text[] language plpgsql stable
 as $$
-  select coalesce(array_agg(x.id), '{}') from (
-    select s.id from durable._schedules s where s.next_run_at <= p_now order by s.next_run_at limit 20) x
+begin
+  return (
+    select coalesce(array_agg(x.id), '{}') from (
+      select s.id from durable._schedules s where s.next_run_at <= p_now order by s.next_run_at limit 20) x);
+end
 $$;
 comment on function durable._left_schedules(bigint) is
   'Schedules that are due still after a sweep that fired none: other sessions have locked them, or create their promises. 20 at most, for the answer.';
@@ -196,24 +207,30 @@ comment on function durable._sweep_tests(integer, bigint) is
   'The answer of a tick that tested waits for rows; null if none was due. In a transaction of its own, because it reads tables of users, and must hold nothing then.';
 
 create or replace function durable._try_lock_due_promises(p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
-returns text[] language sql volatile
+returns text[] language plpgsql volatile
 as $$
-  select coalesce(array_agg(x.id), '{}') from (
-    select p.id from durable._promises p
-    where p.due_at <= p_now and p.id <> all (p_tried) and (p.execution is null or p.execution <> all (p_missed))
-    order by p.due_at limit p_limit for no key update skip locked) x
+begin
+  return (
+    select coalesce(array_agg(x.id), '{}') from (
+      select p.id from durable._promises p
+      where p.due_at <= p_now and p.id <> all (p_tried) and (p.execution is null or p.execution <> all (p_missed))
+      order by p.due_at limit p_limit for no key update skip locked) x);
+end
 $$;
 comment on function durable._try_lock_due_promises(bigint, integer, text[], bigint[]) is
   'Locks promises past their deadline, except p_tried and those whose owner is in p_missed.';
 
 create or replace function durable._locked_due(p_now bigint, p_tried text[])
-returns text[] language sql volatile
+returns text[] language plpgsql volatile
 as $$
-  select coalesce(array_agg(x.id), '{}') from (
-    select p.id, p.xmax from durable._promises p
-    where p.due_at <= p_now and p.id <> all (p_tried) and p.xmax <> 0
-    order by p.due_at limit 20) x
-  where pg_try_advisory_xact_lock_shared(durable._engine_xact_key(x.xmax))
+begin
+  return (
+    select coalesce(array_agg(x.id), '{}') from (
+      select p.id, p.xmax from durable._promises p
+      where p.due_at <= p_now and p.id <> all (p_tried) and p.xmax <> 0
+      order by p.due_at limit 20) x
+    where pg_try_advisory_xact_lock_shared(durable._engine_xact_key(x.xmax)));
+end
 $$;
 comment on function durable._locked_due(bigint, text[]) is
   'Promises past their deadline that _try_lock_due_promises skipped because another session has locked them, other than a turn or tick of the engine: 20 at most, for the answer.';

@@ -18,8 +18,7 @@ declare
   -- they read little or nothing: the settings of plans would cost more than they save
   v_light constant text[] := '{set_setting,hint_v1,redrive,unwatch,generations,version,generation_events,journal_list_v1,'
                              'journals_v1,_wait_until,_poll_result,_sleep,_sweep_for_people}';
-  v_in_sql constant text[] := '{version,child_counts,generation_events,journal_list_v1,journals_v1,worker_journal_v1,'
-                              'worker_watch_v1}';
+  v_in_sql constant text[] := '{version,child_counts,generation_events,journal_list_v1,journals_v1,worker_journal_v1}';
   v_parts constant text[] := '{_wait_until,_poll_result,_sleep,_sweep_for_people,_service_of,_end_service,'
                              '_begin_sql_step,_end_sql_step}';
   v_function regprocedure;
