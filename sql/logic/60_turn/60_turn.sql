@@ -109,7 +109,7 @@ begin
   if p_batch.has_commands then
     v_events := v_events || durable._command_events(p_batch.reports, p_now);
   end if;
-  if p_batch.has_several then
+  if p_batch.has_several and p_batch.has_outcomes then
     v_events := v_events || durable._outcome_events(p_batch.reports, p_now);
   end if;
   perform durable._check_retries(v_events);
