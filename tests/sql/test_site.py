@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.roles import who_works
 from tests.support.verbs import (
     Call,
@@ -20,6 +21,7 @@ from tests.support.verbs import (
     acquire,
     adopt,
     ask,
+    at_end,
     begin_run,
     commit,
     complete,
@@ -477,6 +479,15 @@ def test_a_restore_over_the_database_is_seen_by_open_sessions(conn: Connection) 
     assert state(conn) == "copy"
     ask(conn, ("select * from durable.adopt()", ()))
     assert task_of(conn, "r") == ("pending", 1, None)
+
+
+def test_no_result_prolongs_a_lease_in_such_a_restore(conn: Connection, clock: Clock) -> None:
+    """The single-row path of a result looks at the site where it renews the lease."""
+    held = begin_run(conn, "r")
+    conn.execute("update durable._site set database = 1")
+    held = at_end(held, take_turn(conn, "W", report(held, outcomes=[done(0)])).next_of(held))
+    clock.advance(8_000)
+    assert refusal(conn, turn("W", report(held, outcomes=[done(1)]))) == NOT_ADOPTED
 
 
 def test_a_read_only_session_compares_and_writes_nothing(conn: Connection) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.clock import Clock
@@ -27,6 +28,7 @@ from tests.support.verbs import (
     fail,
     park,
     promise,
+    refusal,
     release,
     report,
     run,
@@ -72,7 +74,7 @@ def is_single(conn: Connection, given: list[dict[str, Any]], worker: str) -> boo
         (
             "select case when durable._is_single_end(%s::jsonb) "
             "then durable._end_single(%s, %s::jsonb -> 0, false, 0) is not null "
-            "when durable._is_single_result(%s::jsonb) "
+            "when durable._is_single_outcome(%s::jsonb) "
             "then durable._record_single(%s, %s::jsonb -> 0) is not null else false end",
             (text, worker, text, text, worker, text),
         ),
@@ -274,6 +276,7 @@ def test_unusual_cases_take_the_batch_path(
     compare(conn, [report(held, outcomes=[done(held.next)], end=end)], single=False)
 
 
+# a run that cleans up has seen the request of cancellation, so its report is no stale one
 UNSEEN = {"with a signal", "that has not seen a signal", "that cleaned up"}
 LOST = {"cancelling", "paused", "suspended", "past its deadline", "settled by somebody else"}
 
@@ -337,6 +340,11 @@ def test_a_result_alone_of_a_step_that_is_known(
         {"outcomes": [broken(0, attempt=2)]},
         {"outcomes": []},
         {"outcomes": None},
+        {"outcomes": [None]},
+        {"outcomes": [{}]},
+        {"outcomes": [[done(1)]]},
+        {"outcomes": [{"attempt": 1, "value": "1"}]},
+        {"outcomes": [done(1) | {"child": None}]},
         {"commands": [captured(2)]},
         {"end": release()},
         {"end": suspend(0)},
@@ -359,6 +367,50 @@ def test_other_reports_of_a_result(conn: Connection, clock: Clock, change: dict[
     given = report(held, outcomes=[done(1)])
     compare(conn, [given], single=True)
     compare(conn, [given | change], single=False)
+
+
+@pytest.mark.parametrize("end", [None, complete()])
+def test_outcomes_are_a_list(conn: Connection, clock: Clock, end: dict[str, Any] | None) -> None:
+    """An object with a key "0" is none, by neither path."""
+    given = report(begin_run(conn, "r"), end=end) | {"outcomes": {"0": done(0)}}
+    assert not is_single(conn, [given], "W")
+    assert refusal(conn, turn("W", given)) == "22P02"
+
+
+@pytest.mark.parametrize("outcome", [None, {}, [], {"attempt": 1, "value": "1"}])
+def test_an_end_with_an_odd_outcome(conn: Connection, clock: Clock, outcome: Any) -> None:
+    """The batch path decides."""
+    held = stepped(conn, done(2))
+    compare(conn, [report(held, outcomes=[outcome], end=complete())], single=False)
+
+
+@pytest.mark.parametrize("pad", ["", "x" * 1100])
+def test_a_result_without_an_attempt(conn: Connection, pad: str) -> None:
+    """It fits no journal, by neither path."""
+    given = report(begin_run(conn, "r"), outcomes=[done(0) | {"attempt": None}]) | {"pad": pad}
+    assert refusal(conn, turn("W", given)) == "WF006"
+
+
+def free(dsn: str, table: str) -> list[str]:
+    """Ids of the rows of a table that no session has locked."""
+    with psycopg.connect(dsn) as user:
+        return [id for (id,) in user.execute(f"select id from {table} for update skip locked".encode())]
+
+
+def test_nothing_is_locked_before_what_comes_first(dsn: str) -> None:
+    """Without its task, a run keeps its head free, because the batch path may wait for the task; a report
+    whose number is of another run locks no task.
+    """
+    with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn) as user:
+        held, other = begin_run(conn, "r"), begin_run(conn, "s")
+        record = "select durable._record_single('W', %s::jsonb)"
+        user.execute("select from durable._tasks where id = 'r' for update")
+        for given in (report(held), report(other) | {"execution": held.execution}):
+            text = json.dumps(given | {"outcomes": [done(0)]})
+            with conn.transaction():
+                assert conn.execute(record.encode(), (text,)).fetchone() == (None,)
+                assert free(dsn, "durable._executions") == ["r", "s"]
+                assert free(dsn, "durable._tasks") == ["s"]
 
 
 @pytest.mark.parametrize("value", ['"x"', "1", "null", '"\\u001a"', "\x1a", "\x1at1", "\x1af", '"é"', ""])

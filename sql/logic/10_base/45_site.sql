@@ -108,7 +108,7 @@ create or replace function durable._knows_site()
 returns boolean language sql stable
 as $$ select coalesce(current_setting('durable.site', true), '') <> all (array['', 'copy']) $$;
 comment on function durable._knows_site() is
-  'Whether this session has found before that it is in no copy. Inlined, and without a look at the table, for the single-row paths: a start, and the end of a run that was claimed. A restore over a database with open sessions is seen by the claim.';
+  'Whether this session has found before that it is in no copy. Inlined, and without a look at the table, for the single-row paths: a start, the result of a step, and the end of a run that was claimed. A restore over a database with open sessions is seen by the claim and by what renews a lease.';
 
 create or replace function durable._adopt_idle_copy()
 returns void language plpgsql volatile

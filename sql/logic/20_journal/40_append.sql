@@ -211,7 +211,7 @@ as $$
      and (octet_length(p_event.data) >= 1024 or starts_with(p_event.data, durable._sub())) is not true
 $$;
 comment on function durable._is_small_result(durable._event) is
-  'True for the result of a step that has no other row, if its value is stored in the row.';
+  'True for the result of a step that has no other row, if its value is certainly stored in the row as it is.';
 
 create or replace function durable._append_result(p_event durable._event, p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile

@@ -34,7 +34,9 @@ as $$
 begin
   return jsonb_array_length(p_reports) = 1 and pg_column_size(p_reports) <= 1000
      and coalesce(p_reports #>> '{0,end,do}' in ('complete', 'fail'), false)
-     and p_reports #> '{0,outcomes,1}' is null and coalesce(p_reports #> '{0,commands}', '[]') = '[]';
+     and coalesce(jsonb_typeof(p_reports #> '{0,outcomes}') in ('array', 'null'), true)
+     and coalesce(jsonb_typeof(p_reports #> '{0,outcomes,0}') = 'object', true) and p_reports #> '{0,outcomes,1}' is null
+     and coalesce(p_reports #> '{0,commands}', '[]') = '[]';
 end
 $$;
 comment on function durable._is_single_end(jsonb) is
@@ -61,7 +63,7 @@ declare
   v_open durable._attempt := durable._open_attempt(p_head, v_outcome.child);
   v_type durable.row_type;
 begin
-  if v_outcome.begun or v_outcome.retry_in is not null or p_head.status <> 'running' then
+  if v_outcome.child is null or v_outcome.begun or v_outcome.retry_in is not null or p_head.status <> 'running' then
     return null;
   end if;
   v_type := durable._outcome_type(false, false, v_outcome.error is not null, v_outcome.attempt, v_open,
@@ -72,23 +74,25 @@ $$;
 comment on function durable._result_event(durable._executions, jsonb, bigint) is
   'The journal row of the result of a step, as _decide_verdicts makes it; null if the outcome is no result or does not fit.';
 
-create or replace function durable._is_single_result(p_reports jsonb)
+create or replace function durable._is_single_outcome(p_reports jsonb)
 returns boolean language plpgsql immutable parallel safe
 as $$
 begin
   return jsonb_array_length(p_reports) = 1 and pg_column_size(p_reports) <= 1000
-     and p_reports #> '{0,outcomes,0}' is not null and p_reports #> '{0,outcomes,1}' is null
+     and coalesce(jsonb_typeof(p_reports #> '{0,outcomes}') = 'array', false)
+     and coalesce(jsonb_typeof(p_reports #> '{0,outcomes,0}') = 'object', false) and p_reports #> '{0,outcomes,1}' is null
      and coalesce(p_reports #> '{0,end}', 'null') = 'null' and coalesce(p_reports #> '{0,commands}', '[]') = '[]'
      and p_reports #> '{0,progress}' is null;
 end
 $$;
-comment on function durable._is_single_result(jsonb) is
-  'True if the turn has one small report, of one outcome and nothing else.';
+comment on function durable._is_single_outcome(jsonb) is
+  'True if the turn has one small report with one outcome, without commands, ending or progress.';
 
 create or replace function durable._record_single(p_worker text, p_report jsonb)
 returns json language plpgsql volatile
 as $$
 declare
+  v_execution bigint := (p_report ->> 'execution')::bigint;
   v_id text := p_report ->> 'id';
   v_seen integer := (p_report ->> 'seen')::integer;
   v_task durable._tasks;
@@ -97,11 +101,17 @@ declare
   v_answer durable._turn_answer;
   v_now bigint;
 begin
+  if not exists (select from durable._executions h where h.execution = v_execution and h.id = v_id) then
+    return null;
+  end if;
   perform durable._mark_engine_xact();
   v_task := durable._try_lock_task(v_id, false);
-  v_head := durable._try_lock_head((p_report ->> 'execution')::bigint);
+  if v_task.id is null then
+    return null;
+  end if;
+  v_head := durable._try_lock_head(v_execution);
   v_now := durable._now_ms();
-  if v_head.id is distinct from v_id or v_head.next_seq is distinct from v_seen
+  if v_head.next_seq is distinct from v_seen
      or durable._verdict_on((p_report ->> 'version')::integer, v_seen, true, v_head, v_task, p_worker, false, v_now) <> 'ok' then
     return null;
   end if;
@@ -111,16 +121,32 @@ begin
   end if;
   perform durable._append(array[v_event], v_now, true);
   if v_task.expires_at - v_now < v_task.ttl / 2 or v_task.crashes > 0 then
+    -- in a copy that was restored under this session no lease is prolonged
+    perform durable._check_site();
     update durable._tasks t set expires_at = v_now + t.ttl, crashes = 0 where t.id = v_id;
   end if;
   v_answer := durable._empty_turn_answer(v_now);
-  v_answer.verdicts := json_build_object('execution', array[v_head.execution], 'verdict', array['ok'], 'state', array['acquired'],
+  v_answer.verdicts := json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['acquired'],
                                          'seq', array[v_seen], 'next', array[v_seen + durable._width(v_event.type)]);
   return row_to_json(v_answer);
 end
 $$;
 comment on function durable._record_single(text, jsonb) is
-  'Records the result of a step of a run that goes on, and renews its lease as _renew does. Answers as worker_turn_v1; null, and nothing is written, if the batch path has to decide, because the run is locked, its journal has rows that the worker has not seen, or the report is stale or does not fit.';
+  'Records the result of a step of a run that goes on, and renews its lease as _renew does. Answers as worker_turn_v1; null if the batch path has to decide, because the run is locked, its journal has rows that the worker has not seen, the outcome is no result, or the report is stale or does not fit. Then nothing is written, and only rows that the batch path locks too are locked. WF016 as for _check_site, which it calls where it renews the lease.';
+
+create or replace function durable._send_end(p_address text, p_id text, p_state text, p_value text)
+returns void language plpgsql volatile
+as $$
+begin
+  if p_address is not null then
+    perform durable._send_message(p_address, json_build_array(
+      p_id, p_state, case when p_state = 'resolved' then p_value end,
+      case when p_state = 'rejected' then durable._error_of(p_state, p_value) end)::text);
+  end if;
+end
+$$;
+comment on function durable._send_end(text, text, text, text) is
+  'Sends the end of a run to the process at an address; the report that brought it is small, so the message is too.';
 
 create or replace function durable._end_single(p_worker text, p_report jsonb, p_notify boolean, p_idle_ms integer)
 returns json language plpgsql volatile
@@ -168,11 +194,9 @@ begin
   if p_report ? 'progress' then
     perform durable._write_progress((durable._read_reports(jsonb_build_array(p_report))).progress, v_now);
   end if;
-  if p_notify and p_report ? 'reply' then
-    -- the report is small, so the message is too
-    perform durable._send_message(p_report ->> 'reply', json_build_array(
-      v_id, v_state, case when v_state = 'resolved' then v_value end,
-      case when v_state = 'rejected' then durable._error_of(v_state, v_value) end)::text);
+  if p_notify then
+    perform durable._notify('durable_settled');
+    perform durable._send_end(p_report ->> 'reply', v_id, v_state, v_value);
   end if;
   v_answer := durable._empty_turn_answer(v_now);
   v_answer.verdicts := json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
@@ -183,4 +207,4 @@ begin
 end
 $$;
 comment on function durable._end_single(text, jsonb, boolean, integer) is
-  'Ends a run that nothing waits for. p_notify: sends its result to the process that started it, if the report says where (reply). p_idle_ms: registers its worker as idle again. Answers as worker_turn_v1; null if the batch path has to decide, because the run is a child, is awaited or locked, or the report is stale or does not fit. Then nothing is written, and only rows that the batch path locks too are locked.';
+  'Ends a run that nothing waits for. p_notify: sends the hint that a promise settled, and the result to the process that started the run, if the report says where (reply). p_idle_ms: registers its worker as idle again. Answers as worker_turn_v1; null if the batch path has to decide, because the run is a child, is awaited or locked, or the report is stale or does not fit. Then nothing is written, and only rows that the batch path locks too are locked.';

@@ -27,8 +27,8 @@ begin
     return false;
   elsif p_head.status = 'blocked' then
     v_open := durable._open_of(p_head, p_head.waiting_on);
-    return p_head.waiting_on @> p_wait."on" and p_wait."on" @> v_open
-       and (cardinality(v_open) = 1 or (p_wait.kind = 'all') = (p_head.wait_kind = 'all'));
+    return coalesce(p_head.waiting_on @> p_wait."on" and p_wait."on" @> v_open
+                    and (cardinality(v_open) = 1 or (p_wait.kind = 'all') = (p_head.wait_kind = 'all')), false);
   elsif p_wait.kind = 'signal' and not exists (
       select from durable._inboxes i where i.execution = p_head.execution and i.receiver = p_wait."on"[1]) then
     return false;

@@ -304,10 +304,7 @@ begin
   elsif p_want <= 0 and durable._knows_site() then
     if durable._is_single_end(p_reports) then
       v_answer := durable._end_single(p_worker, p_reports -> 0, p_notify, p_idle_ms);
-      if p_notify and v_answer is not null then
-        perform durable._notify('durable_settled');
-      end if;
-    elsif durable._is_single_result(p_reports) then
+    elsif durable._is_single_outcome(p_reports) then
       v_answer := durable._record_single(p_worker, p_reports -> 0);
     end if;
   end if;
