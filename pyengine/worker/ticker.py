@@ -4,7 +4,7 @@ Lives here: `Ticker`, which knows when to call, and nothing of what a tick does;
 worker may call, any number of them at once; a call that is missed only delays. A process wakes for the timers
 that it made itself, and a little later for those of others, in case their maker is gone. While others hold
 tasks the workers share a watch over them, about one call a second in all; when nobody holds anything a call
-every few seconds is enough.
+every few seconds is enough. A worker that finds another one missing looks again as soon as its grace is over.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class TickAnswer(msgspec.Struct):
     problem: str | None = None
     warning: str | None = None
     locked: list[str] = []
+    gone_in_ms: int | None = None
 
 
 class Ticker:
@@ -221,6 +222,8 @@ class Ticker:
             self._watch_s = now_s + max(WATCH_EVERY_S, 0.5 * abs(workers))
         else:
             self._watch_s = now_s + IDLE_EVERY_S * (0.9 + 0.2 * random.random())
+        if answer.gone_in_ms is not None:
+            self._watch_s = min(self._watch_s, now_s + answer.gone_in_ms / 1000 + _LATE_S)
         if answer.more:
             self._due_s = now_s
         else:

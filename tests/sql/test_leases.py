@@ -320,12 +320,15 @@ def test_two_looks_take_the_tasks_of_an_absent_worker(own: Connection, dsn: str)
         begin_run(own, "r")
         clock.advance(5000)
         assert tick(own)["leases"] == 0
+        assert tick(own)["gone_in_ms"] is None
     wait_until_gone(own)
-    assert tick(own)["leases"] == 0
-    clock.advance(999)
-    assert tick(own)["leases"] == 0
+    for passed_ms, left_ms in ((0, 1000), (400, 600), (599, 1)):
+        clock.advance(passed_ms)
+        answer = tick(own)
+        assert (answer["leases"], answer["gone_in_ms"]) == (0, left_ms)
     clock.advance(1)
-    assert tick(own)["leases"] == 1
+    answer = tick(own)
+    assert (answer["leases"], answer["gone_in_ms"]) == (1, None)
     assert task_of(own, "r") == ("pending", 1, None)
     assert own.execute("select id from durable._workers").fetchall() == []
     own.close()

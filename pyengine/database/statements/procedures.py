@@ -234,7 +234,7 @@ BYE = Procedure(signature="(worker) -> number of tasks given back", sql="select 
 TICK = Procedure(
     signature=(
         "(limit, schedules, worker) -> "
-        "(jsonb {promises, leases, schedules, waits, next_due_ms, more, hints}, "
+        "(jsonb {promises, leases, schedules, waits, next_due_ms, more, hints, gone_in_ms}, "
         "workers that watch, ms or null)"
     ),
     sql=(

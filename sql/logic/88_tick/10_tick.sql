@@ -21,6 +21,23 @@ $$;
 comment on function durable._gone_workers(bigint) is
   'Workers whose presence lock was found free twice, presence_grace_ms apart, without a heartbeat in between.';
 
+create or replace function durable._gone_in(p_now bigint)
+returns bigint language plpgsql stable
+as $$
+declare
+  v_grace_ms bigint;
+begin
+  if not exists (select from durable._workers w where w.present and w.missing_at is not null) then
+    return null;
+  end if;
+  v_grace_ms := durable._setting_int('presence_grace_ms');
+  return (select min(w.missing_at) + v_grace_ms - p_now from durable._workers w
+          where w.present and w.missing_at > p_now - v_grace_ms);
+end
+$$;
+comment on function durable._gone_in(bigint) is
+  'Milliseconds until a worker that was found missing once is looked for again; null if there is none.';
+
 create or replace function durable._forget_workers(p_gone text[], p_now bigint)
 returns void language plpgsql volatile
 as $$
@@ -434,11 +451,11 @@ begin
     'more', v_settled.full_batch or v_leases.lost = v_limit
       or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
     'hints', to_jsonb(array(select distinct q from unnest(v_settled.queues || v_leases.queues) q)),
-    'warning', durable._record_timeline(v_now), 'problem', durable._ensure_partitions(v_now));
+    'gone_in_ms', durable._gone_in(v_now), 'warning', durable._record_timeline(v_now), 'problem', durable._ensure_partitions(v_now));
 end
 $$;
 comment on function durable.tick_v1(integer, boolean) is
-  'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, and taking lost leases, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ids that other sessions have locked, for which work was left out, a problem of its own, and a warning. In a copy that was not adopted it does nothing, and its problem says so.';
+  'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, and taking lost leases, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ms until a worker that was found missing counts as gone, the ids that other sessions have locked, for which work was left out, a problem of its own, and a warning. In a copy that was not adopted it does nothing, and its problem says so.';
 
 create or replace function durable._sweep_for_people()
 returns jsonb language plpgsql volatile
