@@ -314,7 +314,7 @@ def wait_until_gone(conn: Connection) -> None:
 @pytest.mark.session("presence locks")
 def test_two_looks_take_the_tasks_of_an_absent_worker(own: Connection, dsn: str) -> None:
     """A presence lock found free twice, presence_grace_ms apart, ends the worker's leases long before their
-    time."""
+    time. A tick says when, once; a task that a user holds is taken later."""
     clock = Clock(dsn)
     with present(own, "W", dsn):
         begin_run(own, "r")
@@ -327,6 +327,10 @@ def test_two_looks_take_the_tasks_of_an_absent_worker(own: Connection, dsn: str)
         answer = tick(own)
         assert (answer["leases"], answer["gone_in_ms"]) == (0, left_ms)
     clock.advance(1)
+    with psycopg.connect(dsn) as user:
+        user.execute("select from durable._tasks for update")
+        answer = tick(own)
+        assert (answer["leases"], answer["gone_in_ms"]) == (0, None)
     answer = tick(own)
     assert (answer["leases"], answer["gone_in_ms"]) == (1, None)
     assert task_of(own, "r") == ("pending", 1, None)
