@@ -74,10 +74,13 @@ _COMMANDS = {
     "replay_check": ("replay-check",),
 }
 
+_WITH_VALUE = ("--database-url", "--data-dir")
+"""Common options whose value is the next word."""
+
 
 def command_line(argv: Sequence[str] = ()) -> typer.Typer:
-    """Make the command line. If it begins with the name of a command, no other module than that one's is
-    imported: to import all takes longer than most commands.
+    """Make the command line. If it names a command, no other module than that one's is imported: to import
+    all takes longer than most commands.
 
     Args:
         argv: the arguments after ``pyengine``.
@@ -91,7 +94,8 @@ def command_line(argv: Sequence[str] = ()) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_common)
-    wanted = [module for module, names in _COMMANDS.items() if argv and argv[0] in names]
+    name = _command_of(argv)
+    wanted = [module for module, names in _COMMANDS.items() if name in names]
     for module in wanted or _COMMANDS:
         found = importlib.import_module(f"pyengine.cli.{module}")
         if hasattr(found, "add_to"):
@@ -99,6 +103,17 @@ def command_line(argv: Sequence[str] = ()) -> typer.Typer:
         else:
             app.add_typer(found.app, name=_COMMANDS[module][0])
     return app
+
+
+def _command_of(argv: Sequence[str]) -> str | None:
+    """Return the name of the command, which common options may precede."""
+    words = iter(argv)
+    for word in words:
+        if not word.startswith("-"):
+            return word
+        if word in _WITH_VALUE:
+            next(words, None)
+    return None
 
 
 def _version(wanted: bool) -> None:

@@ -1,5 +1,4 @@
-"""Law: where a command's name comes first, that command is as in the whole command line, and no other one is
-imported."""
+"""Law: where a command is named, it is as in the whole command line, and no other one is imported."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from typer.main import get_command
 
 from pyengine.cli.root import command_line
@@ -14,7 +14,7 @@ from pyengine.cli.root import command_line
 IMPORTED = """
 import sys
 from pyengine.cli.root import run
-run(["ps", "--help"])
+run(sys.argv[1:])
 print(*(name for name in sys.modules if name.startswith("pyengine.cli.")))
 """
 
@@ -33,9 +33,27 @@ def test_each_command_is_there_alone() -> None:
         assert name in names(name) and len(names(name)) < 10, name
 
 
-def test_other_commands_are_not_imported() -> None:
-    """Commands that a shell calls in a loop start sooner."""
-    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "--database-url postgresql://h/db",
+        "--database-url db",
+        "--database-url=db",
+        "--json --data-dir demo",
+        "--data-dir=demo",
+    ],
+)
+def test_other_commands_are_not_imported(before: str) -> None:
+    """Commands that a shell calls in a loop start sooner, also with common options before their name."""
+    argv = [sys.executable, "-c", IMPORTED, *before.split(), "ps", "--help"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
     assert "pyengine.cli.ps" in imported
     assert imported.isdisjoint({"pyengine.cli.db", "pyengine.cli.demo", "pyengine.cli.worker"})
+
+
+@pytest.mark.parametrize("argv", ["", "--help", "--version", "--json", "--data-dir ps", "nonsense ps"])
+def test_without_the_name_of_a_command_all_are_there(argv: str) -> None:
+    """For the help, and to name what is near a mistyped name."""
+    assert names(*argv.split()) == names()
