@@ -42,6 +42,7 @@ def test_a_round_with_nothing_to_do(conn: Connection, clock: Clock) -> None:
         "hints": [],
         "problem": None,
         "warning": None,
+        "gone_in_ms": None,
         "locked": [],
     }
 
@@ -62,6 +63,7 @@ def test_the_answer(conn: Connection, clock: Clock) -> None:
         "hints": ["q-r"],
         "problem": None,
         "warning": None,
+        "gone_in_ms": None,
         "locked": [],
     }
     assert types_of(conn, "r") == [

@@ -195,8 +195,8 @@ begin
     perform durable._write_progress((durable._read_reports(jsonb_build_array(p_report))).progress, v_now);
   end if;
   if p_notify then
-    perform durable._notify('durable_settled');
     perform durable._send_end(p_report ->> 'reply', v_id, v_state, v_value);
+    perform durable._notify('durable_settled');
   end if;
   v_answer := durable._empty_turn_answer(v_now);
   v_answer.verdicts := json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
