@@ -23,6 +23,7 @@ _TARGET = "poll://any@bench"
 _POOL, _BATCH, _RUNS = 16, 100, 64
 _TTL_MS, _TICK_S, _LOST_S = 60_000, 5, 1
 _FOR_EVER_MS = 4_102_444_800_000  # the year 2100
+_SETTINGS = {"search_path": "resonate, public"}
 _RPC = "select resonate.resonate_rpc($1::text::jsonb)::text"
 _CREATE = (
     "select count(resonate.promise_create('run-' || %s::text || '-' || n, %s, jsonb_build_object("
@@ -41,10 +42,14 @@ def _decoded(value: dict[str, Any]) -> Any:
     return json.loads(base64.b64decode(value["data"]))
 
 
+class _Conflict(RuntimeError):
+    """Another worker, or this one, has the task already."""
+
+
 async def _rpc(conn: Any, kind: str, data: dict[str, Any]) -> dict[str, Any]:
     answer = json.loads(await conn.fetchval(_RPC, json.dumps({"kind": kind, "head": {}, "data": data})))
     if answer["head"]["status"] not in (200, 201):
-        raise RuntimeError(f"{kind}: {answer}")
+        raise (_Conflict if answer["head"]["status"] == 409 else RuntimeError)(f"{kind}: {answer}")
     found = answer["data"]
     assert isinstance(found, dict)
     return found
@@ -105,14 +110,14 @@ class ResonatePgSystem(System):
             conn.execute(Path(os.environ[_SQL]).read_bytes())
 
     def client(self, dsn: str) -> AbstractAsyncContextManager[Client]:
-        """A connection for its procedure and one that listens."""
+        """Connections for its procedure, as many as callers call at once, and one that listens."""
         return self._client(dsn)
 
     @asynccontextmanager
     async def _client(self, dsn: str) -> AsyncIterator[Client]:
         address = f"poll://uni@caller/{uuid.uuid4()}"
-        async with _connected(dsn) as conn, _listening(dsn, address) as heard:
-            yield _Caller(conn, heard, address)
+        async with _connections(dsn) as pool, _listening(dsn, address) as heard:
+            yield _Caller(pool, heard, address)
 
     @contextmanager
     def fill(self, dsn: str, workflow: Workflow, count: int, *, analyze: bool = True) -> Iterator[Gate]:
@@ -127,11 +132,20 @@ class ResonatePgSystem(System):
 SYSTEM = ResonatePgSystem
 
 
+def _connections(dsn: str) -> AbstractAsyncContextManager[Any]:
+    import asyncpg
+
+    pool: AbstractAsyncContextManager[Any] = asyncpg.create_pool(
+        dsn, min_size=1, max_size=_POOL, server_settings=_SETTINGS
+    )
+    return pool
+
+
 @asynccontextmanager
 async def _connected(dsn: str) -> AsyncIterator[Any]:
     import asyncpg
 
-    conn = await asyncpg.connect(dsn, server_settings={"search_path": "resonate, public"})
+    conn = await asyncpg.connect(dsn, server_settings=_SETTINGS)
     try:
         yield conn
     finally:
@@ -187,6 +201,8 @@ async def _serve(dsn: str) -> None:
         conn = await free.get()
         try:
             await _execute(conn, task_id, version, pid)
+        except _Conflict:
+            pass  # a slow machine is offered a task again before it is acquired
         finally:
             free.put_nowait(conn)
             runs.release()

@@ -1,5 +1,5 @@
-"""Ours: the cost of a start and a no-op beside a million finished runs, compared with a database without
-runs.
+"""Ours: the cost of a start and a no-op beside a million finished runs, compared with a database of few. A
+machine's speed changes within the minutes that a million runs take, so both databases are measured in turns.
 """
 
 from __future__ import annotations
@@ -7,35 +7,49 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import psycopg
 
+from bench import server
 from bench.record import Measure
 from bench.workloads import Site
 from bench.workloads.speed import starts, wait, warmed
 
+_FEW = "bench_few_runs"
+_PAIRS = 3
 _BATCH = 10_000
 _MOST_WAITING = 50_000
 
 
 def growth(site: Site) -> Iterator[Measure]:
-    """The same measurement twice, with a million real runs in between."""
+    """The same measurements in a database with a million real runs and in one with few, in turns."""
     runs = site.size(1_000_000, 10_000)
-    with psycopg.connect(site.dsn, autocommit=True) as conn:
-        with site.system.workers(site.dsn):
-            asyncio.run(warmed(site, "noop"))
-            _drained(site, conn, site.size(_BATCH))
-        empty = _measured(site, conn)
-        with site.system.workers(site.dsn):
-            _fill(site, conn, runs)
-        full = _measured(site, conn)
-    yield Measure("no-op, few finished runs", empty[0], "ms", "less")
-    yield Measure(f"no-op, {runs:,} finished runs", full[0], "ms", "less")
-    yield Measure("time of a no-op, full to empty", full[0] / empty[0], "x", "less")
-    yield Measure("start, few finished runs", empty[1], "ms", "less")
-    yield Measure(f"start, {runs:,} finished runs", full[1], "ms", "less")
-    yield Measure("time of a start, full to empty", full[1] / empty[1], "x", "less")
+    few = replace(site, dsn=server.create(site.dsn, _FEW))
+    try:
+        site.system.install(few.dsn)
+        with (
+            psycopg.connect(few.dsn, autocommit=True) as empty,
+            psycopg.connect(site.dsn, autocommit=True) as full,
+        ):
+            with site.system.workers(site.dsn):
+                asyncio.run(warmed(site, "noop"))
+                _fill(site, full, runs)
+            with few.system.workers(few.dsn):
+                asyncio.run(warmed(few, "noop"))
+                _drained(few, empty, site.size(_BATCH))
+            pairs = [(_measured(few, empty), _measured(site, full)) for _ in range(_PAIRS)]
+    finally:
+        server.drop(site.dsn, _FEW)
+    for number, what in enumerate(("a no-op", "a start")):
+        name = what.removeprefix("a ")
+        here, there = ([each[number] for each in side] for side in zip(*pairs, strict=True))
+        yield Measure(f"{name}, few finished runs", median(here), "ms", "less")
+        yield Measure(f"{name}, {runs:,} finished runs", median(there), "ms", "less")
+        ratios = [one / other for one, other in zip(there, here, strict=True)]
+        yield Measure(f"time of {what}, full to empty", median(ratios), "x", "less")
 
 
 def _measured(site: Site, conn: psycopg.Connection[Any]) -> tuple[float, float]:

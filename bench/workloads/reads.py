@@ -12,7 +12,7 @@ from psycopg.types.string import TextLoader
 
 from bench.record import Measure
 from bench.workloads import Site
-from pyengine.admin import queries
+from pyengine.admin import queries_runs
 from tests.support.finished import fill
 
 _TIMES = 5
@@ -57,11 +57,13 @@ def reads(site: Site) -> Iterator[Measure]:
             conn, "select id from durable._executions order by execution offset %s limit 1", count // 2
         )
         yield _measured(
-            "pyengine ps", lambda: queries.runs(command, queries.Filter(roots_only=True, limit=21))
+            "pyengine ps", lambda: queries_runs.runs(command, queries_runs.Filter(roots_only=True, limit=21))
         )
         for state in ("failed", "waiting"):
-            wanted = queries.Filter(state=state, limit=21)
-            yield _measured(f"pyengine ps -s {state}", lambda wanted=wanted: queries.runs(command, wanted))
+            wanted = queries_runs.Filter(state=state, limit=21)
+            yield _measured(
+                f"pyengine ps -s {state}", lambda wanted=wanted: queries_runs.runs(command, wanted)
+            )
         for name, text in _READS.items():
             asked = text.replace("{id}", str(id_)).encode()
             yield _measured(name, lambda asked=asked: conn.execute(asked).fetchall())
