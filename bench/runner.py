@@ -31,7 +31,7 @@ from bench.workloads import Site, needs, workload
 
 # Where a process can be forked, the child has all modules already; nothing in this process has threads.
 _START = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-_CHECK_MS = 600_000
+_CHECK_MS = 600_000  # of a million runs it takes minutes
 _WHY = 1_200
 
 

@@ -148,8 +148,9 @@ class System(ABC):
                     stop(process)
 
     def start_worker(self, dsn: str, out: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        """One more worker process; its modules are compiled once, as an installation does it."""
+        """One more worker process."""
         env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYENGINE_DATABASE_URL": dsn}
+        # modules are compiled once, as an installation does it
         env.pop("PYTHONDONTWRITEBYTECODE", None)
         return subprocess.Popen(
             self.command(dsn),

@@ -43,7 +43,7 @@ def _decoded(value: dict[str, Any]) -> Any:
 
 
 class _Conflict(RuntimeError):
-    """Another worker, or this one, has the task already."""
+    """The state of what is asked for does not allow it."""
 
 
 async def _rpc(conn: Any, kind: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class ResonatePgSystem(System):
             conn.execute(Path(os.environ[_SQL]).read_bytes())
 
     def client(self, dsn: str) -> AbstractAsyncContextManager[Client]:
-        """Connections for its procedure, as many as callers call at once, and one that listens."""
+        """Connections for its procedure, one for each of up to 16 callers at once, and one that listens."""
         return self._client(dsn)
 
     @asynccontextmanager
@@ -173,7 +173,10 @@ async def _wait(event: asyncio.Event) -> None:
 
 async def _execute(conn: Any, task_id: str, version: int, pid: str) -> None:
     lease = {"id": task_id, "version": version, "pid": pid, "ttl": _TTL_MS}
-    acquired = await _rpc(conn, "task.acquire", lease)
+    try:
+        acquired = await _rpc(conn, "task.acquire", lease)
+    except _Conflict:
+        return  # a slow machine is offered a task again before it is acquired
     asked = _decoded(acquired["promise"]["param"])
     number = int(asked["args"][0])
     for index in range({"ten_steps": 10, "few_steps": number}.get(asked["func"], 0)):
@@ -201,8 +204,6 @@ async def _serve(dsn: str) -> None:
         conn = await free.get()
         try:
             await _execute(conn, task_id, version, pid)
-        except _Conflict:
-            pass  # a slow machine is offered a task again before it is acquired
         finally:
             free.put_nowait(conn)
             runs.release()

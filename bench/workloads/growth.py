@@ -1,5 +1,6 @@
-"""Ours: the cost of a start and a no-op beside a million finished runs, compared with a database of few. A
+"""Ours: the cost of a start and a no-op beside a million finished runs, compared with a database with few. A
 machine's speed changes within the minutes that a million runs take, so both databases are measured in turns.
+The few grow by a backlog with each turn.
 """
 
 from __future__ import annotations
@@ -27,29 +28,28 @@ _MOST_WAITING = 50_000
 def growth(site: Site) -> Iterator[Measure]:
     """The same measurements in a database with a million real runs and in one with few, in turns."""
     runs = site.size(1_000_000, 10_000)
-    few = replace(site, dsn=server.create(site.dsn, _FEW))
+    small = replace(site, dsn=server.create(site.dsn, _FEW))
     try:
-        site.system.install(few.dsn)
+        site.system.install(small.dsn)
         with (
-            psycopg.connect(few.dsn, autocommit=True) as empty,
-            psycopg.connect(site.dsn, autocommit=True) as full,
+            psycopg.connect(small.dsn, autocommit=True) as of_small,
+            psycopg.connect(site.dsn, autocommit=True) as of_full,
         ):
             with site.system.workers(site.dsn):
                 asyncio.run(warmed(site, "noop"))
-                _fill(site, full, runs)
-            with few.system.workers(few.dsn):
-                asyncio.run(warmed(few, "noop"))
-                _drained(few, empty, site.size(_BATCH))
-            pairs = [(_measured(few, empty), _measured(site, full)) for _ in range(_PAIRS)]
+                _fill(site, of_full, runs)
+            with small.system.workers(small.dsn):
+                asyncio.run(warmed(small, "noop"))
+                _drained(small, of_small, site.size(_BATCH))
+            pairs = [(_measured(small, of_small), _measured(site, of_full)) for _ in range(_PAIRS)]
     finally:
         server.drop(site.dsn, _FEW)
-    for number, what in enumerate(("a no-op", "a start")):
-        name = what.removeprefix("a ")
-        here, there = ([each[number] for each in side] for side in zip(*pairs, strict=True))
-        yield Measure(f"{name}, few finished runs", median(here), "ms", "less")
-        yield Measure(f"{name}, {runs:,} finished runs", median(there), "ms", "less")
-        ratios = [one / other for one, other in zip(there, here, strict=True)]
-        yield Measure(f"time of {what}, full to empty", median(ratios), "x", "less")
+    for number, what in enumerate(("no-op", "start")):
+        beside_few, beside_many = ([each[number] for each in side] for side in zip(*pairs, strict=True))
+        yield Measure(f"{what}, few finished runs", median(beside_few), "ms", "less")
+        yield Measure(f"{what}, {runs:,} finished runs", median(beside_many), "ms", "less")
+        ratios = [many / few for few, many in zip(beside_few, beside_many, strict=True)]
+        yield Measure(f"time of a {what}, full to empty", median(ratios), "x", "less")
 
 
 def _measured(site: Site, conn: psycopg.Connection[Any]) -> tuple[float, float]:

@@ -223,6 +223,7 @@ class Ticker:
         else:
             self._watch_s = now_s + IDLE_EVERY_S * (0.9 + 0.2 * random.random())
         if answer.gone_in_ms is not None:
+            # not spread: only who calls within the grace finds it missing, one or two in a second
             self._watch_s = min(self._watch_s, now_s + answer.gone_in_ms / 1000 + _LATE_S)
         if answer.more:
             self._due_s = now_s

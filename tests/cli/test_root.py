@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from pyengine.cli.root import command_line
+from pyengine.cli.root import _WITH_VALUE, command_line
 
 IMPORTED = """
 import sys
@@ -51,6 +51,13 @@ def test_other_commands_are_not_imported(before: str) -> None:
     imported = set(done.stdout.split())
     assert "pyengine.cli.ps" in imported
     assert imported.isdisjoint({"pyengine.cli.db", "pyengine.cli.demo", "pyengine.cli.worker"})
+
+
+def test_the_options_with_a_value_are_known() -> None:
+    """Those of the root command that are no flags; the word after one is no command."""
+    root: Any = get_command(command_line())
+    valued = [name for one in root.params if not one.is_flag for name in one.opts]
+    assert sorted(valued) == sorted(_WITH_VALUE)
 
 
 @pytest.mark.parametrize("argv", ["", "--help", "--version", "--json", "--data-dir ps", "nonsense ps"])

@@ -314,7 +314,7 @@ def wait_until_gone(conn: Connection) -> None:
 @pytest.mark.session("presence locks")
 def test_two_looks_take_the_tasks_of_an_absent_worker(own: Connection, dsn: str) -> None:
     """A presence lock found free twice, presence_grace_ms apart, ends the worker's leases long before their
-    time. A tick says when, once; a task that a user holds is taken later."""
+    time. Until then each tick says how long; not afterwards, even while a user holds the task."""
     clock = Clock(dsn)
     with present(own, "W", dsn):
         begin_run(own, "r")

@@ -211,7 +211,7 @@ as $$
      and (octet_length(p_event.data) >= 1024 or starts_with(p_event.data, durable._sub())) is not true
 $$;
 comment on function durable._is_small_result(durable._event) is
-  'True for the result of a step that has no other row, if its value is certainly stored in the row as it is.';
+  'True for a result that is the only row of its step, so no open step is to be updated, and that is too small to be stored apart (_append).';
 
 create or replace function durable._append_result(p_event durable._event, p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile
@@ -235,7 +235,7 @@ begin
 end
 $$;
 comment on function durable._append_result(durable._event, bigint, boolean) is
-  'Appends one row of _is_small_result and updates its head: _append_each for one run.';
+  'Appends one row of _is_small_result and updates its head, which exists: _append_each for one run. Its status stays.';
 
 create or replace function durable._insert_all(p_events durable._event[], p_now bigint, p_cleaning boolean)
 returns void language plpgsql volatile

@@ -1,7 +1,7 @@
 -- Skip this file on a first reading. It is the single-row path of the three commonest turns: one new run is claimed, one step
 -- of one run has its result, or one run that no other waits for ends, perhaps with its last result. Statements for one row cost
--- a quarter of the batch path (60_turn.sql). tests/sql/test_turn_single.py and tests/sql/test_claims.py prove that both answer
--- and write the same. Any other case is left to the batch path, and nothing is written.
+-- less than half of the batch path (60_turn.sql). tests/sql/test_turn_single.py and tests/sql/test_claims.py prove that both
+-- answer and write the same. Any other case is left to the batch path, and nothing is written.
 
 create or replace function durable._claim_single(
   p_id text, p_head durable._executions, p_worker text, p_ttl_ms integer, p_codes text[], p_digests text[], p_now bigint)
@@ -101,6 +101,7 @@ declare
   v_answer durable._turn_answer;
   v_now bigint;
 begin
+  -- as for the batch path: a number and an id of two runs lock no task
   if not exists (select from durable._executions h where h.execution = v_execution and h.id = v_id) then
     return null;
   end if;
@@ -121,7 +122,7 @@ begin
   end if;
   perform durable._append(array[v_event], v_now, true);
   if v_task.expires_at - v_now < v_task.ttl / 2 or v_task.crashes > 0 then
-    -- in a copy that was restored under this session no lease is prolonged
+    -- a session that outlived a restore must not renew
     perform durable._check_site();
     update durable._tasks t set expires_at = v_now + t.ttl, crashes = 0 where t.id = v_id;
   end if;
@@ -132,7 +133,7 @@ begin
 end
 $$;
 comment on function durable._record_single(text, jsonb) is
-  'Records the result of a step of a run that goes on, and renews its lease as _renew does. Answers as worker_turn_v1; null if the batch path has to decide, because the run is locked, its journal has rows that the worker has not seen, the outcome is no result, or the report is stale or does not fit. Then nothing is written, and only rows that the batch path locks too are locked. WF016 as for _check_site, which it calls where it renews the lease.';
+  'Records the result of a step of a run that goes on, and renews its lease as _renew does. Answers as worker_turn_v1; null if the batch path has to decide, because the run is locked, its journal has rows that the worker has not seen, the outcome is no result, or the report is stale or does not fit. Then nothing is written, and only rows that the batch path locks too are locked. WF006 as for _append; WF016 as for _check_site, which it calls where it renews the lease. The caller has checked that the session knows its site.';
 
 create or replace function durable._send_end(p_address text, p_id text, p_state text, p_value text)
 returns void language plpgsql volatile
@@ -146,7 +147,7 @@ begin
 end
 $$;
 comment on function durable._send_end(text, text, text, text) is
-  'Sends the end of a run to the process at an address; the report that brought it is small, so the message is too.';
+  'Sends the end of a run to the process at an address, if there is one. The caller has checked that its report is small, so the message is too.';
 
 create or replace function durable._end_single(p_worker text, p_report jsonb, p_notify boolean, p_idle_ms integer)
 returns json language plpgsql volatile
@@ -207,4 +208,4 @@ begin
 end
 $$;
 comment on function durable._end_single(text, jsonb, boolean, integer) is
-  'Ends a run that nothing waits for. p_notify: sends the hint that a promise settled, and the result to the process that started the run, if the report says where (reply). p_idle_ms: registers its worker as idle again. Answers as worker_turn_v1; null if the batch path has to decide, because the run is a child, is awaited or locked, or the report is stale or does not fit. Then nothing is written, and only rows that the batch path locks too are locked.';
+  'Ends a run that nothing waits for. p_notify: sends the end to the process that started the run, if the report says where (reply), and then the hint that a promise settled, which would have that process look for itself. p_idle_ms: registers its worker as idle again. Answers as worker_turn_v1; null if the batch path has to decide, because the run is a child, is awaited or locked, or the report is stale or does not fit. Then nothing is written, and only rows that the batch path locks too are locked.';

@@ -54,6 +54,7 @@ begin
   into v_ids, v_invalid, v_fresh, v_open
   from unnest(p_reports) b
   join durable._executions h on h.execution = any (array[b.execution])
+  -- "offset 0": once for each report
   cross join lateral (select durable._wait_fits(b.ending, h) offset 0) as u (fits)
   where b.verdict = 'ok' and (b.ending)."do" = 'suspend' and h.status in ('running', 'blocked')
     and b.outcomes = '{}' and durable._has_seen(row(b.*)::durable._run_report, h);

@@ -36,7 +36,7 @@ begin
 end
 $$;
 comment on function durable._gone_in(bigint) is
-  'Milliseconds until a worker that was found missing once is looked for again; null if there is none.';
+  'Milliseconds until the next worker that was found missing once counts as gone, if it stays missing; null if there is none, and if all of them are gone already.';
 
 create or replace function durable._forget_workers(p_gone text[], p_now bigint)
 returns void language plpgsql volatile
