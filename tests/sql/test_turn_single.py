@@ -72,11 +72,10 @@ def is_single(conn: Connection, given: list[dict[str, Any]], worker: str) -> boo
     row = ask(
         conn,
         (
-            "select case when durable._is_single_end(%s::jsonb) "
-            "then durable._end_single(%s, %s::jsonb -> 0, false, 0) is not null "
-            "when durable._is_single_outcome(%s::jsonb) "
-            "then durable._record_single(%s, %s::jsonb -> 0) is not null else false end",
-            (text, worker, text, text, worker, text),
+            "select case durable._single_kind(%s::jsonb) "
+            "when 'end' then durable._end_single(%s, %s::jsonb -> 0, false, 0) is not null "
+            "when 'outcome' then durable._record_single(%s, %s::jsonb -> 0) is not null else false end",
+            (text, worker, text, worker, text),
         ),
     )
     conn.execute("rollback to before")

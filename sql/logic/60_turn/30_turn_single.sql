@@ -28,19 +28,41 @@ $$;
 comment on function durable._claim_single(text, durable._executions, text, integer, text[], text[], bigint) is
   'Claims one run that has no parent and no journal row beyond the first. Null, and nothing is written, for any other run. The caller has locked task and head.';
 
-create or replace function durable._is_single_end(p_reports jsonb)
-returns boolean language plpgsql immutable parallel safe
+create or replace function durable._single_kind(p_reports jsonb)
+returns text language plpgsql immutable parallel safe
 as $$
 begin
-  return jsonb_array_length(p_reports) = 1 and pg_column_size(p_reports) <= 1000
-     and coalesce(p_reports #>> '{0,end,do}' in ('complete', 'fail'), false)
-     and coalesce(jsonb_typeof(p_reports #> '{0,outcomes}') in ('array', 'null'), true)
-     and coalesce(jsonb_typeof(p_reports #> '{0,outcomes,0}') = 'object', true) and p_reports #> '{0,outcomes,1}' is null
-     and coalesce(p_reports #> '{0,commands}', '[]') = '[]';
+  if jsonb_array_length(p_reports) <> 1 or pg_column_size(p_reports) > 1000 or p_reports #> '{0,outcomes,1}' is not null
+     or coalesce(p_reports #> '{0,commands}', '[]') <> '[]'
+     or coalesce(jsonb_typeof(p_reports #> '{0,outcomes}'), 'null') not in ('array', 'null')
+     or coalesce(jsonb_typeof(p_reports #> '{0,outcomes,0}'), 'object') <> 'object' then
+    return null;
+  elsif p_reports #>> '{0,end,do}' in ('complete', 'fail') then
+    return 'end';
+  elsif p_reports #> '{0,outcomes,0}' is not null and coalesce(p_reports #> '{0,end}', 'null') = 'null'
+        and p_reports #> '{0,progress}' is null then
+    return 'outcome';
+  end if;
+  return null;
 end
 $$;
-comment on function durable._is_single_end(jsonb) is
-  'True if the turn has one small report, which ends its run, with at most one outcome and no commands.';
+comment on function durable._single_kind(jsonb) is
+  'end, if the turn has one small report, which ends its run, with at most one outcome; outcome, if it has one outcome and no ending or progress; else null, as for every report with commands.';
+
+create or replace function durable._single_answer(
+  p_execution bigint, p_state text, p_seq integer, p_next integer, p_now bigint)
+returns durable._turn_answer language plpgsql stable
+as $$
+declare
+  v_answer durable._turn_answer := durable._empty_turn_answer(p_now);
+begin
+  v_answer.verdicts := json_build_object('execution', array[p_execution], 'verdict', array['ok'], 'state', array[p_state],
+                                         'seq', array[p_seq], 'next', array[p_next]);
+  return v_answer;
+end
+$$;
+comment on function durable._single_answer(bigint, text, integer, integer, bigint) is
+  'The answer to one report that was accepted: the state of its task, and the numbers before and after its rows.';
 
 create or replace function durable._is_awaited(p_id text, p_execution bigint)
 returns boolean language plpgsql stable
@@ -74,20 +96,6 @@ $$;
 comment on function durable._result_event(durable._executions, jsonb, bigint) is
   'The journal row of the result of a step, as _decide_verdicts makes it; null if the outcome is no result or does not fit.';
 
-create or replace function durable._is_single_outcome(p_reports jsonb)
-returns boolean language plpgsql immutable parallel safe
-as $$
-begin
-  return jsonb_array_length(p_reports) = 1 and pg_column_size(p_reports) <= 1000
-     and coalesce(jsonb_typeof(p_reports #> '{0,outcomes}') = 'array', false)
-     and coalesce(jsonb_typeof(p_reports #> '{0,outcomes,0}') = 'object', false) and p_reports #> '{0,outcomes,1}' is null
-     and coalesce(p_reports #> '{0,end}', 'null') = 'null' and coalesce(p_reports #> '{0,commands}', '[]') = '[]'
-     and p_reports #> '{0,progress}' is null;
-end
-$$;
-comment on function durable._is_single_outcome(jsonb) is
-  'True if the turn has one small report with one outcome, without commands, ending or progress.';
-
 create or replace function durable._record_single(p_worker text, p_report jsonb)
 returns json language plpgsql volatile
 as $$
@@ -98,7 +106,6 @@ declare
   v_task durable._tasks;
   v_head durable._executions;
   v_event durable._event;
-  v_answer durable._turn_answer;
   v_now bigint;
 begin
   -- as for the batch path: a number and an id of two runs lock no task
@@ -126,10 +133,7 @@ begin
     perform durable._check_site();
     update durable._tasks t set expires_at = v_now + t.ttl, crashes = 0 where t.id = v_id;
   end if;
-  v_answer := durable._empty_turn_answer(v_now);
-  v_answer.verdicts := json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['acquired'],
-                                         'seq', array[v_seen], 'next', array[v_seen + durable._width(v_event.type)]);
-  return row_to_json(v_answer);
+  return row_to_json(durable._single_answer(v_execution, 'acquired', v_seen, v_seen + durable._width(v_event.type), v_now));
 end
 $$;
 comment on function durable._record_single(text, jsonb) is
@@ -199,9 +203,7 @@ begin
     perform durable._send_end(p_report ->> 'reply', v_id, v_state, v_value);
     perform durable._notify('durable_settled');
   end if;
-  v_answer := durable._empty_turn_answer(v_now);
-  v_answer.verdicts := json_build_object('execution', array[v_execution], 'verdict', array['ok'], 'state', array['done'],
-                                         'seq', array[v_head.next_seq], 'next', array[v_next]);
+  v_answer := durable._single_answer(v_execution, 'done', v_head.next_seq, v_next, v_now);
   v_answer.settled := true;
   v_answer.idle := p_idle_ms > 0 and durable._renew_idle(p_worker, v_now + p_idle_ms);
   return row_to_json(v_answer);

@@ -297,14 +297,16 @@ create or replace function durable.worker_turn_v1(
 returns json language plpgsql volatile
 as $$
 declare
+  v_kind text;
   v_answer json;
 begin
   if coalesce(p_reports, '[]') = '[]' then
     return durable._turn_without_reports(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
   elsif p_want <= 0 and durable._knows_site() then
-    if durable._is_single_end(p_reports) then
+    v_kind := durable._single_kind(p_reports);
+    if v_kind = 'end' then
       v_answer := durable._end_single(p_worker, p_reports -> 0, p_notify, p_idle_ms);
-    elsif durable._is_single_outcome(p_reports) then
+    elsif v_kind = 'outcome' then
       v_answer := durable._record_single(p_worker, p_reports -> 0);
     end if;
   end if;
