@@ -202,9 +202,9 @@ def test_both_paths_write_the_same(conn: Connection, clock: Clock, name: str, en
     compare(conn, [report(held, end=end)], single=False, want=1)
 
 
-def next_child(conn: Connection) -> int:
-    """The number that the next call of run r takes."""
-    row = conn.execute("select next_child from durable._executions where id = 'r'").fetchone()
+def next_child(conn: Connection, id: str = "r") -> int:
+    """The number that the next call of a run takes."""
+    row = conn.execute("select next_child from durable._executions where id = %s", (id,)).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -294,9 +294,8 @@ def test_a_result_alone(
 ) -> None:
     """The result of a step of a run that goes on, whoever waits for the run."""
     held = (SINGLE | OTHERS)[name](conn, clock)
-    row = conn.execute("select next_child from durable._executions where id = %s", (held.id,)).fetchone()
-    assert row is not None
-    for child in (row[0], row[0] + 2):
+    number = next_child(conn, held.id)
+    for child in (number, number + 2):
         given = report(held, outcomes=[outcome(child)])
         compare(conn, [given], single=name not in BATCH)
         compare(conn, [given], single=name not in BATCH, want=0)
