@@ -68,6 +68,10 @@ TRANSITION_TABLES = frozenset({"old_rows", "new_rows"})
 CATCHERS = frozenset({"rpc", "watches", "row_waits", "services", "tick"})
 
 
+# files that write references to large values, or look at them
+DATA_READERS = frozenset({"large_values", "check_values", "check_scope"})
+
+
 def calls(inventory: Inventory) -> Found:
     """Functions and views are used by their own file and by later ones only."""
     where: dict[str, list[tuple[int, str]]] = {}
@@ -235,6 +239,18 @@ def journal(inventory: Inventory) -> Found:
                 yield statement, token.line, f"{name}: {token.text} on the journal"
 
 
+def journal_data(inventory: Inventory) -> Found:
+    """The data of a journal row is read by durable._data, which follows its references."""
+    for name, statement, tokens in inventory.bodies():
+        if statement.file.noun in DATA_READERS:
+            continue
+        rows = {tokens[i + 3].text for i in range(len(tokens) - 3) if at(tokens, i, SCHEMA, ".", "_journal")}
+        for index, token in enumerate(tokens):
+            reads = token.text in rows and at(tokens, index + 1, ".", "data")
+            if reads and not at(tokens, index + 3, "is"):
+                yield statement, token.line, f"{name} reads {token.text}.data; durable._data({token.text})"
+
+
 def settlement(inventory: Inventory) -> Found:
     """Only settlement assigns a promise's state, once for many promises and once for a single run."""
     places = [
@@ -350,6 +366,7 @@ RULES: dict[str, Rule] = {
         lock_names,
         notify,
         journal,
+        journal_data,
         settlement,
         raises,
         insert_columns,

@@ -241,6 +241,13 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
             "delete on the journal",
         ),
     ],
+    "journal_data": [
+        (
+            "logic/30_promises/20_settlement",
+            function("select j.data from durable._journal j"),
+            "reads j.data",
+        ),
+    ],
     "settlement": [
         (
             "logic/30_promises/40_promises",

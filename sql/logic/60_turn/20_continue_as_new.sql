@@ -145,8 +145,8 @@ begin
   )
   select (row_number() over (order by c.depth desc))::integer, c.execution, c.status, durable._at(s.ts), durable._at(e.ts),
          c.next_seq, c.first_child, c.next_child,
-         durable._json(case when c.previous is null then c.param_data else s.data end), coalesce(s.attempt, 1),
-         case when e.type = 'execution_failed' then coalesce(durable._json(e.data) -> 'error', c.error) end
+         durable._json(case when c.previous is null then c.param_data else durable._data(s) end), coalesce(s.attempt, 1),
+         case when e.type = 'execution_failed' then coalesce(durable._json(durable._data(e)) -> 'error', c.error) end
   from chain c
   join durable._journal s on s.execution = any (array[c.execution]) and s.bucket = c.bucket and s.seq = 0
   left join durable._journal e on e.execution = any (array[c.execution]) and e.bucket = c.bucket and e.seq = c.next_seq - 1

@@ -209,7 +209,8 @@ begin
     when p_head.status = 'blocked' and not exists (
       select from durable._journal j
       where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.suspend_seq - 1
-        and p_head.wait_kind = 'signal' and p_event.child = any (p_head.waiting_on) and j.data::jsonb ->> 'name' = p_event.name)
+        and p_head.wait_kind = 'signal' and p_event.child = any (p_head.waiting_on)
+        and durable._data(j)::jsonb ->> 'name' = p_event.name)
       then 'the run is blocked on something else' end;
 end
 $$;
@@ -233,7 +234,7 @@ as $$
 declare
   v_fire_at bigint;
 begin
-  select (j.data::jsonb ->> 'fire_at')::bigint into v_fire_at from durable._journal j
+  select (durable._data(j)::jsonb ->> 'fire_at')::bigint into v_fire_at from durable._journal j
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.child = p_event.child and j.type = 'timer_scheduled';
   return case
     when v_fire_at is null then 'no such timer was scheduled'

@@ -126,7 +126,7 @@ as $$
   where c.child < h.next_child or coalesce(c.seq, 2147483647) = n.seq or exists (
     select from durable._journal j
     where j.execution = p_from.execution and j.bucket = p_from.bucket and j.type = 'execution_awaiting' and j.seq < n.seq
-      and j.data::jsonb -> 'on' @> to_jsonb(c.child))
+      and durable._data(j)::jsonb -> 'on' @> to_jsonb(c.child))
 $$;
 comment on function durable._fork_receivers(durable._executions, bigint, integer) is
   'Receives that the copied part had called and that had got no signal in it: calls with higher numbers were recorded, or a wait named them, or nothing happened before their signal. The code does not ask for them again. Receives after a command that is not copied are left out, because the code gives its commands in their order. delivery: the signal that is ready for one.';

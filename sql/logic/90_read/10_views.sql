@@ -415,12 +415,12 @@ comment on function durable.journal_list_v1(text[], boolean) is
 create or replace function durable._passed_on(p_head durable._executions)
 returns text language sql stable
 as $$
-  select case c.type when 'execution_failed' then (c.data::jsonb -> 'error')::text else s.data end
+  select case c.type when 'execution_failed' then (e.data -> 'error')::text else durable._data(s) end
   from durable._journal c
-  join durable._executions n on n.execution = any (array[(c.data::jsonb ->> 'continued_as')::bigint])
+  cross join lateral (select case when durable._ends_run(c.type) then durable._json(durable._data(c)) end as data) e
+  join durable._executions n on n.execution = any (array[(e.data ->> 'continued_as')::bigint])
   join durable._journal s on s.execution = any (array[n.execution]) and s.bucket = n.bucket and s.seq = 0
   where c.execution = p_head.execution and c.bucket = p_head.bucket and c.seq = p_head.next_seq - 1
-    and durable._ends_run(c.type)
 $$;
 comment on function durable._passed_on(durable._executions) is
   'Arguments that a generation which continued as new passed to the next one, or the error of one that was tried again; null for any other.';

@@ -26,7 +26,7 @@ as $$
   select array_agg(x.line) from unnest(p_runs) as s (span)
   cross join lateral (
     select row(j.execution, j.bucket, j.seq, j.ts, j.type, j.child, j.attempt, j.name, j.data is not null,
-               case when j.type in ('execution_awaiting', 'timer_scheduled') then j.data end,
+               case when j.type in ('execution_awaiting', 'timer_scheduled') then durable._data(j) end,
                -- substr reads the beginning of a compressed text only
                substr(j.data, 1, 2) = durable._sub() || 'f')::durable._journal_line as line
     from durable._journal j where j.execution >= lower(s.span) and j.execution < upper(s.span)

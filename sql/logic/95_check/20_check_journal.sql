@@ -7,7 +7,7 @@ returns bigint language sql stable
 as $$
   select n.execution
   from durable._journal j
-  join durable._executions n on n.execution = any (array[(durable._json(j.data) ->> 'continued_as')::bigint])
+  join durable._executions n on n.execution = any (array[(durable._json(durable._data(j)) ->> 'continued_as')::bigint])
   where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq = p_head.next_seq - 1
     and durable._ends_run(j.type)
     and n.previous = p_head.execution
@@ -291,6 +291,17 @@ $$;
 comment on function durable._members_of(durable._journal_line[]) is
   'The children of each wait (seq): the type of the row that created the child, the signal of which it is the receipt, and where it resolved.';
 
+create or replace function durable._gave_up(p_head durable._executions, p_child integer)
+returns boolean language plpgsql stable
+as $$
+begin
+  return (p_child >= p_head.next_child or p_child = any (p_head.reserved))
+    and p_child < (select n.first_child from durable._executions n where n.execution = durable._follower(p_head));
+end
+$$;
+comment on function durable._gave_up(durable._executions, integer) is
+  'Whether a generation that has a next one may have had a receive of that number that got no signal: its inboxes name no receiver any more, and the next generation counts on above it. In PL/pgSQL, so that only such waits cost a look-up.';
+
 create or replace function durable._check_members(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
@@ -306,7 +317,7 @@ as $$
     ('R6 X-5 wait_is_for_what_can_resolve', case
       when k.made_by = 'signal_received' then k.made_at < k.seq
       when k.made_by is null then i.name is null and h.cancel_seq is null and h.status <> 'cancelled'
-        and not (h.written_by_client and k.kind = 'signal')
+        and not (h.written_by_client and k.kind = 'signal') and durable._gave_up(h, k.child) is not true
       else k.made_by in ('random_generated', 'time_recorded', 'join_set_created') or k.made_at > k.seq end),
     ('X-5 wait_is_for_what_is_open',
       k.made_by is distinct from 'signal_received' and k.resolved_at < k.seq and not h.written_by_client),
@@ -336,4 +347,4 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_members(durable._journal_line[]) is
-  'Waits named children that could still resolve (CF-4, R6, R7, X-5), and each was resumed when it was over (X-4). A receive has a number before its row; until then its inbox has that number, unless the run was asked to end, because then no receive gets the signal.';
+  'Waits named children that could still resolve (CF-4, R6, R7, X-5), and each was resumed when it was over (X-4). A receive has a number before its row; until then its inbox has that number, unless the run was asked to end, because then no receive gets the signal, or its generation has ended (_gave_up).';

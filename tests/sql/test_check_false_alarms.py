@@ -1,0 +1,93 @@
+"""Law: durable.check() is empty for what ordinary programs do: a report of it is a bug or a hand in the
+tables."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.hands import laws_of
+from tests.support.stories import Command, Story, begin_story, receive
+from tests.support.verbs import Connection, ask, continue_as_new, suspend, tick, timer
+
+R6 = "R6 X-5 wait_is_for_what_can_resolve"
+LONG = "x" * 9000
+AGAIN: Command = {**continue_as_new(on=2), "value": "[]", "error": '{"type": "Boom"}', "retry_in": 0}
+
+
+def gives_up(story: Story) -> None:
+    """Waits for a signal or an instant, and the instant comes."""
+    story.report(commands=[receive(0, "go"), timer(1, 100)])
+    story.report(end=suspend(0, 1, kind="any"))
+    story.clock.advance(100)
+    tick(story.conn)
+    story.again()
+
+
+@pytest.mark.parametrize("end", [continue_as_new(on=2), AGAIN], ids=["continued", "tried again"])
+def test_a_generation_may_have_given_up_a_receive(conn: Connection, clock: Clock, end: Command) -> None:
+    """A run that waited for a signal in vain continues as new, or fails and is tried again: its journal is
+    lawful, then and after the next generation got the signal."""
+    story = begin_story(conn, clock, "r")
+    gives_up(story)
+    story.report(end=end)
+    assert laws_of(conn) == set()
+    story.again()
+    story.report(commands=[receive(2, "go")])
+    story.signal("go", 1)
+    assert laws_of(conn) == set()
+
+
+@pytest.mark.parametrize(
+    "end", [continue_as_new(on=1), {**AGAIN, "on": [1]}], ids=["continued", "tried again"]
+)
+def test_the_receive_may_have_the_last_number(conn: Connection, clock: Clock, end: Command) -> None:
+    """The same where no row of that generation has a number above that of the receive."""
+    story = begin_story(conn, clock, "r")
+    story.report(commands=[timer(0, 100), receive(1, "go")])
+    story.report(end=suspend(0, 1, kind="any"))
+    story.clock.advance(100)
+    tick(story.conn)
+    story.again()
+    story.report(end={**end, "on": [2]})
+    assert laws_of(conn) == set()
+
+
+@pytest.mark.unlawful
+def test_a_wait_of_a_generation_for_nothing_is_found(conn: Connection, clock: Clock) -> None:
+    """A wait for a number that no receive of that generation can have had is reported."""
+    story = begin_story(conn, clock, "r")
+    gives_up(story)
+    first = story.execution
+    story.report(end=continue_as_new(on=2))
+    change = """update durable._journal set data = '{"on": [7, 1], "kind": "any"}'"""
+    conn.execute(f"{change} where type = 'execution_awaiting' and execution = {first}".encode())
+    assert laws_of(conn) == {R6}
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        ({**continue_as_new(on=0), "value": json.dumps([LONG])}, None),
+        ({**AGAIN, "on": [0], "error": json.dumps({"type": "Boom", "message": LONG})}, {"type": "Boom"}),
+    ],
+    ids=["continued", "tried again"],
+)
+def test_what_a_generation_passes_on_may_be_large(
+    conn: Connection, clock: Clock, end: Command, error: dict[str, str] | None
+) -> None:
+    """Arguments or an error that are stored apart are read as they were passed on: by the laws, by
+    replay-check, and by durable.generations()."""
+    story = begin_story(conn, clock, "r")
+    first = story.execution
+    story.report(end=end)
+    assert laws_of(conn) == set()
+    passed = end["value"] if error is None else end["error"]
+    (outcome,) = ask(conn, ("select outcome from durable.journals_v1(array[%s::bigint])", (first,)))
+    assert json.loads(outcome) == json.loads(passed)
+    query = "select args, error from durable.generations('r') order by generation"
+    rows = conn.execute(query).fetchall()
+    assert rows[1][0] == json.loads(end["value"])
+    assert rows[0][1] == (None if error is None else json.loads(passed))
