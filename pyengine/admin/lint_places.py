@@ -27,6 +27,9 @@ CLOCKS = frozenset(
         "timeofday",
     ]
 )
+POWERS = frozenset({"power", "pow", "exp", "dpow", "dexp", "factorial"})
+# files that compute powers: pauses, and the exact digits of floats, whose exponents are a few bits
+GROWERS = frozenset({"pauses", "datums"})
 ROW_LOCKS = (("for", "update"), ("for", "no", "key", "update"), ("for", "share"), ("for", "key", "share"))
 # files that compete for rows and never wait: only with SKIP LOCKED
 SKIPPERS = frozenset(
@@ -166,6 +169,19 @@ def clock(inventory: Inventory) -> Found:
             called = token.text.startswith(("current_", "local")) or at(tokens, index + 1, "(")
             if token.kind == "word" and token.text in CLOCKS and called and statement.file.noun != "clock":
                 yield statement, token.line, f"{name} reads a clock: {token.text}"
+
+
+def growth(inventory: Inventory) -> Found:
+    """pauses is the only file with a power or shift by a variable: one of a growing counter overflows."""
+    for name, statement, tokens in inventory.bodies():
+        if statement.file.noun in GROWERS:
+            continue
+        for index, token in enumerate(tokens):
+            last = index + at(tokens, index, "<", "<")
+            by_variable = (token.text == "^" or last > index) and not tokens[last + 1].text.isdigit()
+            called = token.text in POWERS and at(tokens, index + 1, "(")
+            if token.kind == "word" and (by_variable or called):
+                yield statement, token.line, f"{name}: power or shift by a variable; _grown_ms has it"
 
 
 def row_locks(inventory: Inventory) -> Found:
@@ -362,6 +378,7 @@ RULES: dict[str, Rule] = {
         qualified_tables,
         dynamic_sql,
         clock,
+        growth,
         row_locks,
         lock_names,
         notify,

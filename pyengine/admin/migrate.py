@@ -36,6 +36,7 @@ from pyengine.admin.migration_parts import (
     version_number,
 )
 from pyengine.admin.migration_script import script
+from pyengine.backoff import grown
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
 from pyengine.passwords import hidden
 from pyengine.servers import libpq_url
@@ -57,6 +58,7 @@ __all__ = [
 PATIENCE_S = 60.0
 """How long a part is tried again that does not get its locks."""
 
+_PAUSE_S = 0.05
 _PAUSE_MAX_S = 2.0
 
 Connection = psycopg.Connection[TupleRow]
@@ -341,7 +343,7 @@ class _Patience:
                 hint="look for long transactions in pg_stat_activity, then try again",
             ) from error
         self._failures += 1
-        time.sleep(min(0.05 * 2**self._failures, _PAUSE_MAX_S))
+        time.sleep(grown(_PAUSE_S, _PAUSE_MAX_S, self._failures))
 
 
 def _may_pass(error: psycopg.Error) -> bool:

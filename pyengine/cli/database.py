@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyengine.backoff import grown
 from pyengine.cli.output import Output, printable, program, read_json, redact
 from pyengine.database.error_mapping import READ_ONLY, refuses
 from pyengine.database.statements.procedures import SESSION, Procedure
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Database", "Invocation", "asked", "explain"]
 
+_PAUSE_S = 0.1
 _PAUSE_MAX_S = 3.0
 _REPORT_EVERY = 20
 _NO_SUCH_OBJECT = ("3F000", "42883", "42P01", "42703")  # schema, function, table, column
@@ -205,7 +207,7 @@ def _wait_for(url: str, target: Target, out: Output) -> None:
                 break
             if failures == 1 or failures % _REPORT_EVERY == 0:
                 out.remark(f"{error.message}; waiting for it (--no-wait ends instead)")
-            time.sleep(min(_PAUSE_MAX_S, 0.1 * 2**failures))
+            time.sleep(grown(_PAUSE_S, _PAUSE_MAX_S, failures))
     if failures > 1:
         out.remark(f"{where(url)} is reachable")
 

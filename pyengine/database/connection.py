@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from pyengine.backoff import grown
 from pyengine.database.error_mapping import (
     NO_SCHEMA,
     READ_ONLY,
@@ -53,6 +54,7 @@ logger = logging.getLogger("pyengine.connection")
 T = TypeVar("T")
 
 STATEMENT_TIMEOUT_S = 60.0
+_BACKOFF_S = 0.05
 _BACKOFF_MAX_S = 5.0
 _FULL = "53300"
 _REFUSED = frozenset({"28000", "28P01", "3D000", "42501"})
@@ -66,8 +68,7 @@ class NoConnection(Unavailable):
 
 def backoff_s(failures: int) -> float:
     """Return the seconds to wait after so many failures in a row: 50 ms, doubled each time, at most 5 s."""
-    ceiling: float = min(_BACKOFF_MAX_S, 0.05 * 2 ** min(failures, 10))
-    return ceiling * (0.5 + random.random() / 2)
+    return grown(_BACKOFF_S, _BACKOFF_MAX_S, failures) * (0.5 + random.random() / 2)
 
 
 def mapped(error: BaseException, where: str) -> EngineError:

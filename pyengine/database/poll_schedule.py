@@ -12,6 +12,8 @@ import random
 from math import inf
 from typing import Literal, TypeAlias
 
+from pyengine.backoff import grown
+
 __all__ = ["Channel", "NotifyThrottle", "PollSchedule"]
 
 Channel: TypeAlias = Literal["durable_ready", "durable_settled", "durable_progress"]
@@ -67,7 +69,7 @@ class PollSchedule:
         if self._steps < len(_AFTER_HINT_S):
             pause = _AFTER_HINT_S[self._steps]
         else:
-            pause = min(self._longest_s, 2.0 ** (self._steps - len(_AFTER_HINT_S)))
+            pause = grown(1.0, self._longest_s, self._steps - len(_AFTER_HINT_S))
             pause *= 0.8 + 0.2 * random.random()
         self.at = now + pause
 

@@ -17,6 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from pyengine.backoff import grown
 from pyengine.errors import InvalidRequest, recorded_module
 
 __all__ = [
@@ -185,12 +186,7 @@ class Retry:
         ceiling = parse_duration(self.max_delay)
         if after is not None:
             return min(after, max(ceiling, _RETRY_AFTER_MAX_MS))
-        delay: float = parse_duration(self.initial)
-        # above the ceiling the power is not computed: it would overflow
-        if delay and self.backoff > 1 and failures - 1 > math.log(max(1.0, ceiling / delay), self.backoff):
-            delay = ceiling
-        else:
-            delay = min(ceiling, delay * self.backoff ** (failures - 1))
+        delay = grown(parse_duration(self.initial), ceiling, failures - 1, self.backoff)
         return round(delay * (1 - self.jitter * randomness.random()))
 
     def pauses(self, failures: int) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pyengine.backoff import grown
 from pyengine.database.connection import Database, ReconnectingConnection, backoff_s
 from pyengine.database.listener import Listener
 from pyengine.database.pool import ConnectionPool
@@ -52,6 +53,8 @@ _STATUSES = {
     "WF012": 422,
 }
 _TRIES = 3
+_RETRY_S = 0.01
+_RETRY_MAX_S = 1.0
 _RETRY_AFTER_S = 1
 _COPY = "the database is a copy, in which nothing runs before it is adopted: pyengine db adopt"
 _RETRY_AFTER_COPY_S = 10
@@ -208,7 +211,7 @@ class Backend:
             except EngineError as error:
                 if _sqlstate(error) not in _CONFLICTS:
                     raise
-                await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
+                await asyncio.sleep(random.uniform(0, grown(_RETRY_S, _RETRY_MAX_S, attempt)))
         return await self.pool.once(action)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine.backoff import grown
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BLOCKED
 from pyengine.definitions.retry import Randomness
@@ -35,7 +36,7 @@ _PAUSE_MAX_S = 0.4
 
 def pause_s(tries: int) -> float:
     """Return how long to leave out what has been found locked so many times in a row."""
-    return min(_PAUSE_S * 2.0 ** (tries - 1), _PAUSE_MAX_S)
+    return grown(_PAUSE_S, _PAUSE_MAX_S, tries - 1)
 
 
 def resend_pause_s(tries: int, randomness: Randomness) -> float:

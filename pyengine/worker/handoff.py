@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pyengine.backoff import grown
 from pyengine.database.listener import Listener, message_address
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import IDLE
@@ -26,9 +27,9 @@ __all__ = ["Handoff"]
 logger = logging.getLogger("pyengine.handoff")
 
 _AFTER_S = 0.003
+_AFTER_MAX_S = 12.0
 _FOR_MS = 30_000
 _AGAIN_S = 10.0
-_VAIN_MAX = 6
 
 
 class Handoff:
@@ -155,8 +156,9 @@ class Handoff:
     def _register_later(self) -> None:
         """It is not present yet, mostly, or its listener is not connected."""
         if self._idle and not self._ended:
-            self._vain = min(self._vain + 1, _VAIN_MAX)
-            self._handle = self._loop.call_later(_AFTER_S * 4**self._vain, self._register)
+            self._vain += 1
+            pause_s = grown(_AFTER_S, _AFTER_MAX_S, self._vain, factor=4)
+            self._handle = self._loop.call_later(pause_s, self._register)
 
     async def _send(self, for_ms: int) -> None:
         used = self._used

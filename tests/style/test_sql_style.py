@@ -192,6 +192,20 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ("logic/11_a", function("begin perform clock_timestamp(); end", **PLPGSQL), "clock_timestamp"),
         ("logic/11_a", "create or replace view durable.v as select current_timestamp;", "current_timestamp"),
     ],
+    "growth": [
+        ("logic/10_a", function("select 5 * 2 ^ least(p_a, 6)"), "_f: power or shift by a variable"),
+        (
+            "logic/10_a",
+            function("begin perform 1 << v_round; end", **PLPGSQL),
+            "_f: power or shift by a variable",
+        ),
+        ("logic/10_a", function("select pg_catalog.power(2, p_a)"), "_f: power or shift by a variable"),
+        (
+            "logic/10_a",
+            "create or replace view durable.v as select 2.0 ^ b.n from durable._boxes b;",
+            "v: power or shift",
+        ),
+    ],
     "row_locks": [
         ("logic/10_a", function("select 1 from durable._boxes b for update"), "for update"),
         (
@@ -352,6 +366,8 @@ SOUND = {
         "begin null; exception when others then raise; end", name="rpc", **PLPGSQL
     ),
     "debug/10_clock": function("select clock_timestamp()", name="_now"),
+    "logic/15_pauses": function("select least(2 ^ p_a, 9)", name="_grown_ms"),
+    "logic/16_shift": function("select (p_a << 32) + 2 ^ 3", name="_shift"),
     "logic/72_wait": procedure(
         "loop select l.state, 'a <> b' into state, b from durable._poll_result($1, b) l; commit;\n"
         "perform pg_catalog.pg_sleep(c); exit when d is null; b := durable._after(b); end loop;\n"

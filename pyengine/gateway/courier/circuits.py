@@ -11,6 +11,8 @@ from __future__ import annotations
 import random
 from math import inf
 
+from pyengine.backoff import grown
+
 __all__ = ["Circuit", "Circuits"]
 
 _FAILURES = 3
@@ -81,7 +83,7 @@ class Circuit:
         pause_s = _LONGEST_S if at_once else 0.0
         if self.is_open:
             self._opened_s = now_s
-            pause_s = pause_s or min(_LONGEST_S, _FIRST_S * 2.0 ** min(self._failures - _FAILURES, 30))
+            pause_s = pause_s or grown(_FIRST_S, _LONGEST_S, self._failures - _FAILURES)
         pause_s *= random.uniform(0.8, 1.2)
         self._retry_s = now_s + max(pause_s, min(retry_after_s or 0.0, _RETRY_AFTER_MAX_S))
         return self.is_open and not was_open

@@ -16,6 +16,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+from pyengine.backoff import grown
 from pyengine.errors import EngineError
 from pyengine.gateway.courier.answers import Answer
 from pyengine.gateway.courier.circuits import Circuits
@@ -189,7 +190,7 @@ class Courier:
         elif unblock.age_ms >= _GIVE_UP_S * 1000:
             await self._give_up_old(unblock, answer)
         else:
-            pause_s = min(_BACKOFF_MAX_S, _FIRST_S * 2.0 ** min(unblock.attempt - 1, 30))
+            pause_s = grown(_FIRST_S, _BACKOFF_MAX_S, unblock.attempt - 1)
             pause_s *= random.uniform(0.8, 1.2)
             self._outbox.put_off(unblock, max(pause_s, min(answer.retry_after_s or 0.0, _BACKOFF_MAX_S)))
 

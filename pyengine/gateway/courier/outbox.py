@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import Any
 
+from pyengine.backoff import grown
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.gateway import ACKNOWLEDGE, OFFERS
 from pyengine.database.statements.procedures import Procedure
@@ -86,7 +87,7 @@ class Outbox:
         self._offers.pop(key, None)
         count, _ = self._refusals.get(key, (0, now_s))
         self._refusals[key] = count + 1, now_s
-        pause_ms = min(offer.retry_ms * 2 ** min(count, 20), _REFUSED_MAX_MS)
+        pause_ms = round(grown(offer.retry_ms, _REFUSED_MAX_MS, count))
         self._put_off_offers.append((offer, pause_ms))
 
     def acknowledge(self, unblock: Unblock) -> None:

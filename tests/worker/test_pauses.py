@@ -1,0 +1,169 @@
+"""Law: a back-off or poll schedule goes on for ever at its longest pause, however often nothing happened."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+import psycopg
+import pytest
+
+from pyengine import Retry
+from pyengine.admin import migrate
+from pyengine.backoff import grown
+from pyengine.cli import database as cli_database
+from pyengine.database.connection import backoff_s
+from pyengine.database.poll_schedule import NotifyThrottle, PollSchedule
+from pyengine.errors import Unavailable
+from pyengine.gateway.courier.answers import Answer
+from pyengine.gateway.courier.circuits import Circuit
+from pyengine.gateway.courier.courier import Courier
+from pyengine.gateway.courier.outbox import Outbox
+from pyengine.gateway.courier.pushes import Offer, Unblock
+from pyengine.worker.blocked_runs import pause_s, resend_pause_s
+from pyengine.worker.handoff import Handoff
+
+ROUNDS = 12_000
+RETRIES = [
+    *(Retry(max_attempts=None), Retry(max_attempts=None, backoff=1e308), Retry(max_attempts=None, backoff=1)),
+    *(Retry(max_attempts=None, backoff=1.0000001), Retry(max_attempts=None, initial=0, max_delay=0)),
+    *(Retry(max_attempts=None, on_exhausted="fail", jitter=0), Retry(max_attempts=ROUNDS + 1, backoff=7.5)),
+]
+
+
+def idle(longest_s: float) -> list[float]:
+    """The pauses of a schedule that finds nothing."""
+    schedule, pauses = PollSchedule(longest_s=longest_s), []
+    for _ in range(ROUNDS):
+        schedule.polled(0.0, found=False)
+        pauses.append(schedule.at)
+    return pauses
+
+
+def unreachable_circuit() -> list[float]:
+    """The pauses of the circuit of an address that fails each time."""
+    pauses: list[float] = []
+    circuit = Circuit()
+    for _ in range(ROUNDS):
+        circuit.begun(0.0)
+        circuit.failed(0.0, 0.0, at_once=False, retry_after_s=None)
+        circuit._opened_s, pauses = 0.0, [*pauses[-1:], circuit._retry_s]
+    return pauses
+
+
+def unheard_hints() -> list[float]:
+    """The spans of a throttle in a stream of others' hints."""
+    throttle, now_s, pauses = NotifyThrottle(), 0.0, []
+    for _ in range(ROUNDS):
+        throttle.heard("durable_ready", now_s)
+        throttle.with_commit("durable_ready", now_s)
+        now_s += 0.01
+        pauses.append(throttle._retry_at_s.get("durable_ready", 0.0) - now_s)
+    return pauses
+
+
+SCHEDULES: dict[str, tuple[Callable[[], list[float]], float]] = {
+    "a poll": (lambda: idle(3.0), 3.0),
+    "a short poll": (lambda: idle(0.3), 1.0),
+    "a locked run": (lambda: [pause_s(n) for n in range(ROUNDS)], 0.4),
+    "a busy report": (lambda: [resend_pause_s(n, random) for n in range(ROUNDS)], 0.5),
+    "a connection": (lambda: [backoff_s(n) for n in range(ROUNDS)], 5.0),
+    "a circuit": (unreachable_circuit, 72.0),
+    "a hint": (unheard_hints, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_goes_on_for_ever(name: str) -> None:
+    """Twelve thousand rounds without anything: each pause is at most the longest."""
+    schedule, longest_s = SCHEDULES[name]
+    pauses = schedule()
+    assert max(pauses) <= longest_s and pauses[-1] > 0
+
+
+@pytest.mark.parametrize("policy", RETRIES)
+def test_a_retry_policy_goes_on_for_ever(policy: Retry) -> None:
+    """A step that fails twelve thousand times waits for the longest pause of its policy."""
+    delays = [policy.delay_ms(n, ValueError(), random) for n in range(1, ROUNDS)]
+    assert all(delay is not None and 0 <= delay <= 3_600_000 for delay in delays)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0000001, 2.0, 4.0, 1e308])
+@pytest.mark.parametrize("times", [-1, 0, 1, 2, 1_023, 1_024, 10**9, 10**100])
+@pytest.mark.parametrize(("first", "longest"), [(0.0, 5.0), (1e-9, 1e15), (1.0, 3.0), (9.0, 3.0)])
+def test_a_pause_is_never_above_its_ceiling(first: float, longest: float, times: int, factor: float) -> None:
+    """Whatever the counter has come to: from the first pause to the longest, and no error."""
+    assert min(first, longest) <= grown(first, longest, times, factor) <= longest
+
+
+def test_a_pause_grows_by_its_factor() -> None:
+    """Below the ceiling it is the power, and the counter of failures moves it by one factor each time."""
+    assert [grown(1, 9, n) for n in range(6)] == [1, 2, 4, 8, 9, 9]
+    assert [grown(5, 5000, n, 4) for n in range(7)] == [5, 20, 80, 320, 1280, 5000, 5000]
+
+
+def test_messages_are_put_off_for_ever() -> None:
+    """An unblock that was claimed, and an offer that was refused, any number of times."""
+
+    async def program() -> None:
+        outbox = Outbox(cast("Any", None), None)
+        offer = Offer(address="http://x", id="a", version=1, retry_ms=5_000, headers={}, body=b"")
+        unblock = Unblock(address="http://x", id="a", attempt=ROUNDS, age_ms=0, body=b"")
+        metrics = SimpleNamespace(gauge=lambda *_: None)
+        courier = Courier(outbox, cast("Any", None), cast("Any", metrics), cast("Any", None))
+        for _ in range(ROUNDS):
+            outbox.refuse(offer)
+        await courier._finish_unblock(unblock, Answer(status=503))
+        assert {ms for _, ms in outbox._put_off_offers[-9_000:]} == {60_000}
+        assert 0 < outbox._put_off[0][1] <= 1.2 * 3_600_000
+
+    asyncio.run(program())
+
+
+def test_a_worker_without_a_listener_goes_on() -> None:
+    """The registration as idle is tried again at most every 12 s, any number of times."""
+
+    async def program() -> None:
+        asked: list[float] = []
+        listener = SimpleNamespace(receives=lambda _: False)
+        identity = SimpleNamespace(worker="w", serves=(), ttl_ms=1)
+        handoff = Handoff(cast("Any", None), cast("Any", listener), cast("Any", identity))
+        handoff._idle = True
+        handoff._loop = cast("Any", SimpleNamespace(call_later=lambda pause, _: asked.append(pause)))
+        for _ in range(ROUNDS):
+            handoff._register()
+        assert asked[0] == 0.012 and max(asked) == asked[-1] == 12.0
+
+    asyncio.run(program())
+
+
+def test_a_migration_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that meets locks pauses for 2 s at most."""
+    slept: list[float] = []
+    monkeypatch.setattr("pyengine.admin.migrate.time.sleep", slept.append)
+    patience = migrate._Patience()
+    for _ in range(ROUNDS):
+        patience.pause(psycopg.errors.LockNotAvailable(), None)
+    assert max(slept) == slept[-1] == 2.0
+
+
+def test_a_command_waits_for_its_server_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that waits for the server tries again every 3 s."""
+    slept: list[float] = []
+
+    def unreachable(url: str, target: Any) -> NoReturn:
+        raise Unavailable("not there") from OSError("not there")
+
+    def sleep(pause_s: float) -> None:
+        slept.append(pause_s)
+        if len(slept) == ROUNDS:
+            raise TimeoutError
+
+    monkeypatch.setattr(cli_database, "connect", unreachable)
+    monkeypatch.setattr("pyengine.cli.database.time.sleep", sleep)
+    with pytest.raises(TimeoutError):
+        cli_database._wait_for("postgres://x", cast("Any", None), cast("Any", SimpleNamespace(remark=str)))
+    assert max(slept) == slept[-1] == 3.0
