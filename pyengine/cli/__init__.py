@@ -14,6 +14,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    from pyengine.cli.display.logs import log_uncaught
     from pyengine.cli.root import run
 
+    log_uncaught()
     sys.exit(run(sys.argv[1:]))

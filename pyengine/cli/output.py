@@ -28,6 +28,7 @@ __all__ = [
     "clip",
     "compact",
     "encodable",
+    "indented",
     "listed",
     "printable",
     "program",
@@ -98,7 +99,7 @@ class Output:
     def remark(self, text: str) -> None:
         """Print a remark beside the answer on stderr, unless the answer is JSON."""
         if not self.json:
-            sys.stderr.write(printable(redact(text), allow="\n") + "\n")
+            sys.stderr.write(indented(printable(redact(text), allow="\n")) + "\n")
             sys.stderr.flush()
 
     def console(self) -> Console:
@@ -146,6 +147,12 @@ def printable(text: str, allow: str = "") -> str:
     return "".join(
         c if c.isprintable() or c in allow else c.encode("unicode_escape", "replace").decode() for c in text
     )
+
+
+def indented(text: str) -> str:
+    """Return text whose lines after the first are indented, so that none looks like another message."""
+    first, *others = text.split("\n")
+    return "\n".join([first, *(one if one.startswith("  ") else f"  {one}" for one in others)])
 
 
 def redact(text: str) -> str:

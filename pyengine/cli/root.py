@@ -18,7 +18,7 @@ import typer
 
 from pyengine.cli.command import AsJson, DatabaseUrl, DataDir, remember
 from pyengine.cli.display.logs import log_warnings
-from pyengine.cli.output import Output, printable, redact
+from pyengine.cli.output import Output, indented, printable, redact
 from pyengine.errors import (
     Conflict,
     EmbeddedPostgresError,
@@ -211,4 +211,4 @@ def _print_error(out: Output, code: int, texts: tuple[str, str, str | None]) -> 
         out.answer(document, lambda _: None)
         return
     lines = [f"error: {message}", *([f"hint: {hint}"] if hint else [])]
-    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.write("\n".join(map(indented, lines)) + "\n")

@@ -4,12 +4,15 @@ Lives here: `BlockedRuns`, which measures for how long, reports it to the databa
 session holds them; and the pauses after which they are tried again. May not: leaving them out (SQL),
 trying again (turn_loop.py, ticker.py). Design: no turn, claim or tick waits for a transaction of a user,
 so only the rows that it has locked stand still; and since no session waits for them, only the worker knows. A
-lock that lasts for a moment is not reported: mostly it belongs to another worker's turn.
+lock that lasts for a moment is not reported: mostly it belongs to another worker's turn. A statement of
+another session may have payloads in it, so the log has it only up to its first value; `durable.blocked` has
+all of it.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,6 +35,8 @@ _IDS_MAX = 100
 _SHOWN = 5
 _PAUSE_S = 0.01
 _PAUSE_MAX_S = 0.4
+# where a text, a dollar quote, a number or a comment begins; $1 and a1 are neither
+_VALUE = re.compile(r"'|\$(?!\d)|(?<![\w$])[-+]?\.?\d|--|/\*")
 
 
 def pause_s(tries: int) -> float:
@@ -56,7 +61,7 @@ class Holder(msgspec.Struct):
 
     def __str__(self) -> str:
         """Return which session it is, and what to type to end it."""
-        query = " ".join(self.query.split()) or "not shown to this role (pg_read_all_stats)"
+        query = _without_values(" ".join(self.query.split())) or "not shown to this role (pg_read_all_stats)"
         return (
             f"a transaction of pid {self.pid} (user {self.user or 'unknown'}, "
             f"{self.state or 'state unknown'}, open for {self.age_ms / 1000:.0f} s), "
@@ -122,3 +127,9 @@ class BlockedRuns:
                 holder,
             )
         self._warned = pids
+
+
+def _without_values(query: str) -> str:
+    """Return a statement up to its first literal or comment."""
+    found = _VALUE.search(query)
+    return query if found is None else query[: found.start()] + "..."

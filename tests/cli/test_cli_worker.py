@@ -287,5 +287,5 @@ def test_the_log_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     root.warning("step failed\nTraceback")
     colored, trace, plain, _ = sys.stderr.getvalue().splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d \x1b\[33mWARNING\x1b\[0m step failed", colored)
-    assert trace == "\x1b[2mTraceback\x1b[0m"
+    assert trace == "\x1b[2m    Traceback\x1b[0m"
     assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING step failed", plain)
