@@ -1,18 +1,21 @@
 """Envelopes: requests read from bytes, and answers that the gateway gives itself.
 
 Lives here: the JSON of a request, as far as it must be understood before the database has it, and the form of
-a refusal. May not: the meaning of a request. Design: the database is given the JSON that was checked, written
-again, so that no difference between two readers of JSON can be used. Tokens are taken out of it: statements
-and their parameters can stand in the logs of a server.
+a refusal. May not: the meaning of a request. Design: kind and token are looked up in the bytes; objects are
+made when the token was checked, because a body may have millions of them. The database is given the JSON
+that was checked, written again, so that no difference between two readers of JSON can be used. Tokens are
+taken out of it: statements and their parameters can stand in the logs of a server.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from pyengine.gateway.json_object import read_object
+import msgspec
+
+from pyengine.gateway.json_object import read_parts, read_value
 
 __all__ = ["VERSION", "Refused", "Request", "read_request", "refusal"]
 
@@ -21,6 +24,7 @@ VERSION = "2026-04-01"
 _DEBUG_TIME = "resonate:debug_time"
 # a larger body is no slip of a client, and would keep others waiting
 _GUESSED_BYTES_MAX = 64 * 1024
+_ABSENT = msgspec.Raw(b"")
 
 
 class Refused(Exception):
@@ -47,21 +51,36 @@ class Refused(Exception):
             self.headers["retry-after"] = str(retry_after_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts(msgspec.Struct):
+    kind: msgspec.Raw = _ABSENT
+    head: msgspec.Raw = _ABSENT
+    data: msgspec.Raw = _ABSENT
+
+
+class _Head(msgspec.Struct):
+    corr_id: msgspec.Raw = msgspec.field(default=_ABSENT, name="corrId")
+    auth: msgspec.Raw = _ABSENT
+
+
+@dataclass(slots=True, kw_only=True)
 class Request:
     """A request as far as the gateway understands it.
 
     Args:
         kind: its kind, or "unknown".
         corr_id: its correlation id, or "0".
-        token: its token, which is no longer part of the document.
-        document: the whole request.
+        token: its token, which is never part of the document.
+        parts: its kind, head and data, of which nothing was made yet.
+
+    Attributes:
+        document: the request, once it was made.
     """
 
-    kind: str
-    corr_id: str
-    token: str | None
-    document: dict[str, Any]
+    kind: str = "unknown"
+    corr_id: str = "0"
+    token: str | None = None
+    parts: dict[str, msgspec.Raw] = field(default_factory=dict)
+    document: dict[str, Any] = field(default_factory=dict)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -69,25 +88,39 @@ class Request:
         data = self.document.get("data")
         return data if isinstance(data, dict) else {}
 
+    def make(self, *, debug: bool) -> bool:
+        """Make its document of its parts; return false if they are no JSON.
 
-def read_request(body: bytes, *, debug: bool) -> Request:
-    """Return the request in a body; one that cannot be read has no document.
+        Args:
+            debug: leave in it the instant as of which it asks to be handled.
+        """
+        parts, self.parts = self.parts, {}
+        try:
+            document = {name: read_value(part) for name, part in parts.items()}
+        except ValueError:
+            return False
+        head = document.get("head")
+        if isinstance(head, dict):
+            head.pop("auth", None)
+            if not debug:
+                head.pop(_DEBUG_TIME, None)
+        _remove_inner_tokens(document.get("data"))
+        self.document = document
+        return bool(document)
 
-    Args:
-        body: the bytes.
-        debug: leave in it the instant as of which it asks to be handled.
-    """
-    document = read_object(body)
-    if document is None:
-        return _described(_guess(body), None, {})
-    head = document.get("head")
-    token = None
-    if isinstance(head, dict):
-        token = head.pop("auth", None)
-        if not debug:
-            head.pop(_DEBUG_TIME, None)
-    _remove_inner_tokens(document.get("data"))
-    return _described(document, token if isinstance(token, str) else None, document)
+
+def read_request(body: bytes) -> Request:
+    """Return the request in a body; of one that cannot be read nothing can be made."""
+    parts = read_parts(body, _Parts)
+    if parts is None:
+        return _guess(body)
+    head = read_parts(parts.head, _Head) or _Head()
+    return Request(
+        kind=_text(parts.kind) or "unknown",
+        corr_id=_text(head.corr_id, "0"),
+        token=_text(head.auth) or None,
+        parts={name: part for name, part in msgspec.structs.asdict(parts).items() if part is not _ABSENT},
+    )
 
 
 def refusal(kind: str, corr_id: str, status: int, reason: str) -> dict[str, Any]:
@@ -96,28 +129,33 @@ def refusal(kind: str, corr_id: str, status: int, reason: str) -> dict[str, Any]
     return {"kind": kind, "head": head, "data": reason}
 
 
-def _described(found: Any, token: str | None, document: dict[str, Any]) -> Request:
+def _text(part: msgspec.Raw, default: str = "") -> str:
+    """Return the text that a part is; the default if it is anything else."""
+    if bytes(memoryview(part)[:1]) != b'"':
+        return default
+    try:
+        return str(read_value(part))
+    except ValueError:
+        return default
+
+
+def _guess(body: bytes) -> Request:
+    """Return what a more lenient reader finds in a small body, for the head of the answer alone."""
+    if len(body) > _GUESSED_BYTES_MAX:
+        return Request()
+    try:
+        found = json.loads(body.decode(errors="replace"))
+        # half of a character, which no answer can have in it
+        found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
+        return Request()
     found = found if isinstance(found, dict) else {}
     head = found.get("head")
     kind, corr_id = found.get("kind"), head.get("corrId") if isinstance(head, dict) else None
     return Request(
         kind=kind if isinstance(kind, str) and kind else "unknown",
         corr_id=corr_id if isinstance(corr_id, str) else "0",
-        token=token,
-        document=document,
     )
-
-
-def _guess(body: bytes) -> Any:
-    """Return what a more lenient reader finds in a small body, for the head of the answer alone."""
-    if len(body) > _GUESSED_BYTES_MAX:
-        return None
-    try:
-        found = json.loads(body.decode(errors="replace"))
-        # half of a character, which no answer can have in it
-        return json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
-    except (ValueError, RecursionError):
-        return None
 
 
 def _remove_inner_tokens(data: Any) -> None:

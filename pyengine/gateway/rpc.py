@@ -49,9 +49,9 @@ class Rpc:
     async def _answer(self, request: Request, share: Share) -> Response:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        envelope = Envelope(kind="unknown", corr_id="0", token=None, document={})
+        envelope = Envelope()
         try:
-            envelope = read_request(await self._body(request, share), debug=self._config.debug)
+            envelope = read_request(await self._body(request, share))
             answer = await self._ask(envelope, bearer(request.headers))
             response = self._resources.outgoing.counted(_response(answer))
         except Refused as refused:
@@ -64,9 +64,11 @@ class Rpc:
         return response
 
     async def _ask(self, envelope: Envelope, header: str | None) -> dict[str, Any]:
-        if not envelope.document:
+        claims = self._read_token(envelope, header)
+        if not envelope.make(debug=self._config.debug):
             raise Refused(400, "the body is no request: a JSON object of kind, head and data")
-        claims = self._check_token(envelope, header)
+        if claims is not None:
+            _check_claims(claims, envelope)
         if envelope.kind.startswith("debug.") and not self._config.debug:
             raise Refused(403, f"{envelope.kind} is switched off here: pyengine serve --debug")
         if claims is not None:
@@ -94,20 +96,24 @@ class Rpc:
         if isinstance(id, str) and isinstance(version, int):
             self._members.refused(id, version)
 
-    def _check_token(self, envelope: Envelope, header: str | None) -> Claims | None:
-        """Return what the token says, which allows the request; None if no token is needed."""
+    def _read_token(self, envelope: Envelope, header: str | None) -> Claims | None:
+        """Return what the token says, before anything is made of the body; None if no token is needed."""
         if self._verifier is None:
             return None
         if header is not None and envelope.token is not None and header != envelope.token:
             raise Refused(401, "head.auth and the header Authorization have different tokens")
         try:
-            claims = self._verifier.verify(envelope.token or header)
-            check(claims, envelope.kind, envelope.data)
+            return self._verifier.verify(envelope.token or header)
         except TokenRefused as refused:
             raise Refused(401, str(refused)) from None
-        except Forbidden as forbidden:
-            raise Refused(403, str(forbidden)) from None
-        return claims
+
+
+def _check_claims(claims: Claims, envelope: Envelope) -> None:
+    """Return if the claims of a token allow the request."""
+    try:
+        check(claims, envelope.kind, envelope.data)
+    except Forbidden as forbidden:
+        raise Refused(403, str(forbidden)) from None
 
 
 def _response(answer: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

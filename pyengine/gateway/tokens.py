@@ -29,6 +29,8 @@ __all__ = ["Claims", "TokenRefused", "Verifier", "bearer"]
 logger = logging.getLogger("pyengine.gateway")
 
 _LEEWAY_S = 30
+# a longer one costs more to refuse than a request is worth
+_LONGEST = 16_384
 _MISSING = 0
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVES = {"secp256r1": ("ES256",), "secp384r1": ("ES384",)}
@@ -108,6 +110,8 @@ class Verifier:
         """
         if not token:
             raise TokenRefused("a token is needed: head.auth, or the header Authorization: Bearer")
+        if len(token) > _LONGEST:
+            raise TokenRefused(f"a token has at most {_LONGEST} characters")
         self._read_again()
         try:
             head = jwt.get_unverified_header(token)

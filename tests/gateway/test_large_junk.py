@@ -108,7 +108,7 @@ def test_long_heads(client: Client, start: bytes) -> None:
 def test_no_guess_is_made_of_a_large_body() -> None:
     """A small body that no database takes is named in the answer; a large one is not read again."""
     start = b'{"kind": "promise.get", "head": {"corrId": "c"}, "data": "\\ud800'
-    small = read_request(start + b'"}', debug=False)
-    assert (small.kind, small.corr_id, small.document) == ("promise.get", "c", {})
-    large = read_request(start + b"x" * 100_000 + b'"}', debug=False)
-    assert (large.kind, large.corr_id, large.document) == ("unknown", "0", {})
+    small = read_request(start + b'"}')
+    assert (small.kind, small.corr_id, small.make(debug=False)) == ("promise.get", "c", False)
+    large = read_request(start + b"x" * 100_000 + b'"}')
+    assert (large.kind, large.corr_id, large.make(debug=False)) == ("unknown", "0", False)

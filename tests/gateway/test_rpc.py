@@ -292,10 +292,10 @@ def test_tokens_go_no_further() -> None:
         "head": {**HEAD, "auth": "secret", "resonate:debug_time": 5},
         "data": {"action": inner, "actions": [inner, 5]},
     }
-    request = read_request(json.dumps(body).encode(), debug=False)
-    assert request.token == "secret"
+    request, debugged = (read_request(json.dumps(body).encode()) for _ in range(2))
+    assert request.token == "secret" and request.make(debug=False) and debugged.make(debug=True)
     assert "secret" not in str(request.document) and "debug_time" not in str(request.document)
-    assert "debug_time" in str(read_request(json.dumps(body).encode(), debug=True).document)
+    assert "debug_time" in str(debugged.document)
 
 
 def locked(dsn: str, id: str) -> psycopg.Connection[Any]:
