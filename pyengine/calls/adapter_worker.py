@@ -33,7 +33,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BYE, HEARTBEAT, Hello
 from pyengine.errors import EngineError, InvalidRequest, PayloadTooLarge
 from pyengine.worker.blocked_runs import BlockedRuns
-from pyengine.worker.lease_heartbeat import about_process, hello_when_adopted
+from pyengine.worker.lease_heartbeat import about_process, hello_when_adopted, send_hello
 from pyengine.worker.ticker import TickAnswer, Ticker
 
 __all__ = ["AdapterWorker", "Executor"]
@@ -145,9 +145,9 @@ class AdapterWorker:
         await self._database.open()
         self._side = ConnectionPool(self._database, "adapters", _CONNECTIONS, min_open=1)
         queues = [f"adapter:{name}" for name in self.adapters]
-        hello = Hello(self.id, queues, [], [], about_process(), [])
+        self._hello = Hello(self.id, queues, [], [], about_process(), [])
         try:
-            settings = (await hello_when_adopted(self._database, self._side, hello))["settings"]
+            settings = (await hello_when_adopted(self._database, self._side, self._hello))["settings"]
             await self._listener.start()
         except BaseException:
             await self._side.close()
@@ -285,7 +285,8 @@ class AdapterWorker:
             try:
                 if leased and (lost := len(leased) - await self._attempts.renew(leased)):
                     logger.info("%d leases of adapters were not renewed", lost)
-                await self._side.run(HEARTBEAT, self.id, [], [], [], self._ticker.since_tick_ms())
+                if None in await self._side.run(HEARTBEAT, self.id, [], [], [], self._ticker.since_tick_ms()):
+                    await send_hello(self._side, self._hello)
             except EngineError as error:
                 trouble.failed(error)
             else:

@@ -35,12 +35,20 @@ class Declarations:
     def __init__(self, link: ConnectionPool, registry: Registry) -> None:
         self._link = link
         self._workflows = sorted({one.name for one in registry.workflows()})
-        self._unrecorded = [one.record() for one in registry.schedules()]
-        self._ids = {one["id"] for one in self._unrecorded}
+        self._all = [one.record() for one in registry.schedules()]
+        self._ids = {one["id"] for one in self._all}
+        self._unrecorded = self._all
+        self._again = False
         self._trouble = FailureLog(logger, "the declaration of schedules")
+
+    def reinstalled(self) -> None:
+        """Have all sent again, because the database has lost them; callable from any thread."""
+        self._again = True
 
     async def retry(self) -> None:
         """Send what another session had locked, if anything; an error is logged, and it is sent again."""
+        if self._again:
+            self._again, self._unrecorded = False, self._all
         if not self._unrecorded:
             return
         try:

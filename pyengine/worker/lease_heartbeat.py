@@ -38,7 +38,7 @@ from pyengine.protocol.turn import Lease
 from pyengine.sources import VERSION
 from pyengine.worker.blocked_runs import WARN_AFTER_S, Holder
 
-__all__ = ["ADOPTION_RETRY_S", "Heartbeat", "Vitals", "about_process", "hello_when_adopted"]
+__all__ = ["ADOPTION_RETRY_S", "Heartbeat", "Vitals", "about_process", "hello_when_adopted", "send_hello"]
 
 logger = logging.getLogger("pyengine.heartbeat")
 
@@ -57,9 +57,11 @@ class Vitals:
 
     Args:
         hello: arguments of the worker's hello.
+        number: what the first hello answered.
         idle: parameters of the idle registration, without its duration.
         leases: runs that are leased and live.
         lost: called with the lost leases.
+        reinstalled: called when the schema was dropped and installed again under the worker.
         ticked_s: the last time at which the worker's loop turned, by `time.monotonic`.
         since_tick_ms: milliseconds since its last successful tick of the database; None before the first.
         declare: declares presence in the worker's loop, from another session; returns whether it is accepted.
@@ -67,9 +69,11 @@ class Vitals:
     """
 
     hello: Hello
+    number: int
     idle: tuple[Any, ...]
     leases: Callable[[], list[Lease]]
     lost: Callable[[list[Lease]], None]
+    reinstalled: Callable[[], None]
     ticked_s: Callable[[], float]
     since_tick_ms: Callable[[], int | None]
     declare: Callable[[], Future[Any]]
@@ -139,6 +143,7 @@ class Heartbeat:
         self._reported_s = 0.0
         # the hello that started the worker may have met a lock
         self._again = True
+        self._number = vitals.number
         self._warned: set[int] = set()
         self.present = False
 
@@ -223,6 +228,10 @@ class Heartbeat:
                 logger.log(logging.DEBUG if missed else logging.ERROR, "heartbeat: %s", error.message)
             else:
                 gone = set(lost)
+                if None in gone:
+                    # the presence lock is that of a number which may be another worker's by now
+                    missed = True
+                    link.drop()
                 if gone:
                     self._vitals.lost([one for one in leases if one.execution in gone])
 
@@ -241,6 +250,12 @@ class Heartbeat:
         """Say hello, and note whether to say it again: others have locked what it writes."""
         answer = await send_hello(link, self._vitals.hello)
         self._again = bool(answer["unannounced"]) or not answer["registered"]
+        if answer["is_new"]:
+            logger.info("worker %s was not registered any more; it is again", self._worker)
+            if answer["number"] <= self._number:
+                # numbers only grow in the life of a schema
+                self._vitals.reinstalled()
+        self._number = answer["number"]
         holders = [Holder(id=", ".join(answer["unannounced"]), **one) for one in answer["holders"]]
         for holder in holders:
             if holder.pid not in self._warned and holder.age_ms >= WARN_AFTER_S * 1000:

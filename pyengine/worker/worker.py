@@ -208,7 +208,7 @@ class Worker:
             await self.abandon()
             raise
         self._listening = True
-        self._serve(hello, settings)
+        self._serve(hello, answer["number"], settings)
         about = {"worker": self.id, "queues": self.queues, "workflows": names}
         logger.info(f"worker {self.id} has started", extra={"event": "worker_started", **about})
 
@@ -277,7 +277,7 @@ class Worker:
             }
         )
 
-    def _serve(self, hello: Hello, settings: dict[str, int]) -> None:
+    def _serve(self, hello: Hello, number: int, settings: dict[str, int]) -> None:
         self._listener.subscribe("durable_ready", self._hinted)
         self._listener.subscribe("durable_settled", self._poller.hinted)
         self._tick_loop()
@@ -285,9 +285,11 @@ class Worker:
             self.database,
             Vitals(
                 hello=hello,
+                number=number,
                 idle=self.parts.handoff.parameters,
                 leases=self._leases,
                 lost=self._leases_lost,
+                reinstalled=self._declarations.reinstalled,
                 ticked_s=lambda: self._ticked_s,
                 since_tick_ms=self.parts.ticker.since_tick_ms,
                 declare=self._declare,

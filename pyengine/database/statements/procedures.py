@@ -157,7 +157,7 @@ class Hello(NamedTuple):
 HELLO = Procedure(
     signature="(worker, queues[], workflows[], versions[], about jsonb, digests[],"
     " signals jsonb [{types {name: JSON schema}, any}], own queues[])"
-    " -> jsonb {number, settings, now, codes, registered, unannounced[],"
+    " -> jsonb {number, settings, now, codes, registered, is_new, unannounced[],"
     " holders [{pid, user, state, age_ms, query}]}",
     sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6, $7, $8)",
 )
@@ -210,7 +210,10 @@ COMMIT = Procedure(
 )
 
 HEARTBEAT = Procedure(
-    signature="(worker, executions[], ids[], versions[], ms since its last tick) -> executions[] lost",
+    signature=(
+        "(worker, executions[], ids[], versions[], ms since its last tick) "
+        "-> executions[] lost, and a null if the worker is not registered"
+    ),
     sql="select durable.worker_heartbeat_v1($1, $2, $3, $4, $5)",
 )
 

@@ -178,11 +178,14 @@ begin
   set seen_at = v_leases.now, missing_at = null, ticked_at = coalesce(v_leases.now - p_ticked_ms, w.ticked_at),
       unrenewed = v_leases.unrenewed
   where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
+  if not found and not exists (select from durable._workers w where w.id = p_worker) then
+    return array_append(v_leases.lost, null);
+  end if;
   return v_leases.lost;
 end
 $$;
 comment on function durable.worker_heartbeat_v1(text, bigint[], text[], integer[], bigint) is
-  'Renews the leases of the runs that the worker executes, for the ttl that it asked for; answers the executions that it has lost. It waits for no lock: a locked task is neither renewed nor lost. Its id is recorded with the worker, and no sweep takes the task while the worker sends heartbeats.';
+  'Renews the leases of the runs that the worker executes, for the ttl that it asked for; answers the executions that it has lost, and a null among them if the worker is not registered any more: it says hello again. It waits for no lock: a locked task is neither renewed nor lost. Its id is recorded with the worker, and no sweep takes the task while the worker sends heartbeats.';
 
 create or replace function durable.task_heartbeat(p_pid text, p_ids text[], p_versions integer[], p_prefix text default '')
 returns integer language plpgsql volatile

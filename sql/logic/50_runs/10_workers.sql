@@ -118,6 +118,7 @@ as $$
 declare
   v_number bigint;
   v_registered boolean;
+  v_is_new boolean;
   v_unannounced text[];
   v_signals jsonb[] := array(select nullif(s.each, 'null') from jsonb_array_elements(p_signals) with ordinality as s (each, n)
                              order by s.n);
@@ -125,7 +126,8 @@ declare
 begin
   perform durable._check_site();
   -- a row that an open transaction has deleted is still there: to insert it again would wait for that transaction
-  if not exists (select from durable._workers w where w.id = p_worker) then
+  v_is_new := not exists (select from durable._workers w where w.id = p_worker);
+  if v_is_new then
     insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, signals, about)
     values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, p_signals, coalesce(p_about, '{}'))
     on conflict (id) do nothing;
@@ -139,11 +141,11 @@ begin
   v_unannounced := durable._announce(p_workflows, p_versions, p_digests, v_signals, p_own_queues, v_now);
   return jsonb_build_object('number', v_number, 'now', v_now, 'codes', durable._codes(p_workflows, p_versions),
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s), 'registered', v_registered,
-    'unannounced', to_jsonb(v_unannounced), 'holders', case when v_unannounced <> '{}' then durable._writers_of_workflows() else '[]' end);
+    'is_new', v_is_new, 'unannounced', to_jsonb(v_unannounced), 'holders', case when v_unannounced <> '{}' then durable._writers_of_workflows() else '[]' end);
 end
 $$;
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[], jsonb, text[]) is
-  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. Answers the key of its presence lock, the settings, and the codes that its turns name. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
+  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. Answers the key of its presence lock, the settings, the codes that its turns name, and is_new if it was not registered before. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile
