@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from pyengine import clock
 from pyengine.compatibility import Finding
 from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
@@ -121,7 +122,7 @@ class DevelopmentChecks:
                 await self._check_all()
             except Unavailable:
                 # the worker reports it, and goes on when the database is back
-                await asyncio.sleep(_RETRY_S)
+                await clock.sleep(_RETRY_S)
                 self._wake.set()
 
     async def _check_all(self) -> None:

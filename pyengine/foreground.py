@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from types import FrameType
 from typing import Protocol
 
+from pyengine import clock
 from pyengine.database.connection import backoff_s
 from pyengine.errors import Unavailable
 
@@ -84,7 +85,8 @@ async def _begun(
                     "the worker waits for its database: %s; type: pyengine db status", error.message
                 )
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), backoff_s(failures))
+                async with clock.timeout(backoff_s(failures)):
+                    await stop.wait()
             if stop.is_set():
                 return None
         else:

@@ -16,7 +16,6 @@ schema of its own, is kept: it is replaced as the rest of the logic is.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from dataclasses import dataclass, replace
 import psycopg
 from psycopg.rows import TupleRow
 
+from pyengine import clock
 from pyengine.admin import migration_plan
 from pyengine.admin.migration_parts import (
     LOCKED_SESSION,
@@ -304,7 +304,7 @@ def _fill(conn: Connection, part: Part) -> None:
     batch, record = part.segments
     waiting = _Patience()
     while True:
-        begin = time.monotonic()
+        begin = clock.monotonic()
         try:
             with conn.transaction():
                 conn.execute(SESSION.encode())
@@ -319,14 +319,14 @@ def _fill(conn: Connection, part: Part) -> None:
         if is_done:
             return
         waiting = _Patience()
-        time.sleep(min(time.monotonic() - begin, _PAUSE_MAX_S))
+        clock.pause(min(clock.monotonic() - begin, _PAUSE_MAX_S))
 
 
 class _Patience:
     """The pauses of a part that met the locks of others, up to a limit."""
 
     def __init__(self) -> None:
-        self._until = time.monotonic() + PATIENCE_S
+        self._until = clock.monotonic() + PATIENCE_S
         self._failures = 0
 
     def pause(self, error: psycopg.Error, part: Part | None) -> None:
@@ -335,7 +335,7 @@ class _Patience:
         Raises:
             Unavailable: the patience is over.
         """
-        if time.monotonic() > self._until:
+        if clock.monotonic() > self._until:
             steps = ", ".join(step.name for step in part.steps) if part else ""
             raise Unavailable(
                 f"{steps or 'functions and views'}: others kept a table or view locked "
@@ -343,7 +343,7 @@ class _Patience:
                 hint="look for long transactions in pg_stat_activity, then try again",
             ) from error
         self._failures += 1
-        time.sleep(grown(_PAUSE_S, _PAUSE_MAX_S, self._failures))
+        clock.pause(grown(_PAUSE_S, _PAUSE_MAX_S, self._failures))
 
 
 def _may_pass(error: psycopg.Error) -> bool:

@@ -10,11 +10,11 @@ which lock rows only.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import psycopg
 
+from pyengine import clock
 from pyengine.admin import migrate
 from pyengine.admin.migration_parts import LOCKED_SESSION, Part
 from pyengine.errors import NotFound
@@ -117,7 +117,7 @@ def rehearse(dsn: str, *, sources: Sources | None = None) -> Rehearsal:
     with migrate.connected(dsn) as conn, conn.transaction(force_rollback=True):
         conn.execute(LOCKED_SESSION.encode())
         plan = migrate.plan(conn, sources)
-        until = time.monotonic() + LONGEST_S
+        until = clock.monotonic() + LONGEST_S
         parts: list[Rehearsed] = []
         for part in plan.parts:
             stopped = any(one.note for one in parts if one.phase != "backfill")
@@ -138,7 +138,7 @@ def _planned(part: Part, note: str = "not rehearsed, because the part before it 
 def _executed(conn: migrate.Connection, part: Part, until: float) -> Rehearsed:
     if part.phase == "backfill":
         return _planned(part, "not rehearsed: it locks only the rows of a batch")
-    begin, note = time.monotonic(), None
+    begin, note = clock.monotonic(), None
     taken: dict[tuple[str, str], tuple[float, str]] = {}
     before = set(conn.execute(_LOCKS).fetchall())
     try:
@@ -146,9 +146,9 @@ def _executed(conn: migrate.Connection, part: Part, until: float) -> Rehearsed:
             for segment in part.segments:
                 if part.phase == "drops" and segment is part.segments[0]:
                     continue  # the wait for statements of others
-                left_ms = max(1, int((until - time.monotonic()) * 1000))
+                left_ms = max(1, int((until - clock.monotonic()) * 1000))
                 conn.execute(f"set local statement_timeout = {left_ms}".encode())
-                at = time.monotonic()
+                at = clock.monotonic()
                 conn.execute(segment.text.encode())
                 where = f"{segment.path.name}:{segment.line}" if segment.path else part.phase
                 if segment.path is not None or part.phase == "drops":
@@ -158,7 +158,7 @@ def _executed(conn: migrate.Connection, part: Part, until: float) -> Rehearsed:
         note = _stopped(error)
         if note is None:
             raise migrate.failed(error, part, ()) from error
-    end = time.monotonic()
+    end = clock.monotonic()
     locks = [
         Lock(relation=relation, mode=_MODES[mode], held_ms=round((end - at) * 1000, 1), taken_by=where)
         for (relation, mode), (at, where) in taken.items()

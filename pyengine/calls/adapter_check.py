@@ -7,11 +7,9 @@ see whether a poll that is repeated starts a second job.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine import clock
 from pyengine.calls import adapter_process, contract
 from pyengine.calls.adapter_process import Adapter, Limits
 from pyengine.calls.contract import CannotRun, Done, Executed, Failed, Pending, Request
@@ -139,10 +138,10 @@ async def check(
 
 async def _until_done(run: _Check, request: Request, last: Executed, wait_s: float) -> None:
     """Poll until the job has ended, then once more; cancel it at last."""
-    polls, until_s = 0, time.monotonic() + wait_s
-    while isinstance(last.answer, Pending) and time.monotonic() < until_s:
+    polls, until_s = 0, clock.monotonic() + wait_s
+    while isinstance(last.answer, Pending) and clock.monotonic() < until_s:
         pause_s = (last.answer.poll_after_ms or 0) / 1000
-        await asyncio.sleep(min(pause_s, _PAUSE_MAX_S, max(0.0, until_s - time.monotonic())))
+        await clock.sleep(min(pause_s, _PAUSE_MAX_S, max(0.0, until_s - clock.monotonic())))
         request = msgspec.structs.replace(request, token=last.answer.token)
         polled = await run.poll("token", request)
         if polled is None:
@@ -200,11 +199,11 @@ def _excerpt(poll: Executed, failure: dict[str, Any]) -> str:
 
 async def _left_behind(group: int | None) -> bool:
     """Return whether a process group has a process that does not end by itself in a moment."""
-    until_s = time.monotonic() + _LEAVE_S
-    while group is not None and time.monotonic() < until_s:
+    until_s = clock.monotonic() + _LEAVE_S
+    while group is not None and clock.monotonic() < until_s:
         try:
             os.killpg(group, 0)
         except (ProcessLookupError, PermissionError):
             return False
-        await asyncio.sleep(0.02)
+        await clock.sleep(0.02)
     return group is not None

@@ -8,7 +8,6 @@ is harmless, and it ends at the latest when the lease has run out.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from pyengine import clock
 from pyengine.calls.contract import Executed, Request
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.pool import ConnectionPool
@@ -222,7 +222,7 @@ class Sender:
                 if state != _BUSY:
                     return state
             tries += 1
-            await asyncio.sleep(resend_pause_s(tries, random))
+            await clock.sleep(resend_pause_s(tries, random))
 
 
 def _is_final(error: EngineError) -> bool:

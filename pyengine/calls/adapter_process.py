@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from pyengine import clock
 from pyengine.calls import contract
 from pyengine.calls.adapters import SHIPPED
 from pyengine.calls.contract import CannotRun, Executed, Failed, Request
@@ -181,7 +182,7 @@ async def poll(
     """
     command = [*adapter.command(), request.function]
     with _Files.made(request) as files:
-        started_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
+        started_ms, began_s = time.time_ns() // 1_000_000, clock.monotonic()
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -200,7 +201,7 @@ async def poll(
             answer=ended_for or contract.exit_answer(code, files.printed()),
             stderr=files.logged(),
             started_ms=started_ms,
-            took_s=time.monotonic() - began_s,
+            took_s=clock.monotonic() - began_s,
             exit_code=code,
             group=process.pid,
         )
@@ -210,12 +211,12 @@ async def _ended(
     process: asyncio.subprocess.Process, files: _Files, limits: Limits
 ) -> tuple[int, Failed | None]:
     """Wait for the end of the process; end it if it breaks a limit, and return which."""
-    until_s = time.monotonic() + limits.time_s
+    until_s = clock.monotonic() + limits.time_s
     waiting = asyncio.create_task(process.wait())
     try:
         while True:
-            left_s = until_s - time.monotonic()
-            await asyncio.wait((waiting,), timeout=max(0.0, min(left_s, _WATCH_EVERY_S)))
+            left_s = until_s - clock.monotonic()
+            await clock.wait((waiting,), max(0.0, min(left_s, _WATCH_EVERY_S)))
             if waiting.done():
                 return waiting.result(), None
             if (ended_for := files.over_limit()) is not None:
@@ -236,12 +237,12 @@ async def _ended(
 
 async def _end_group(group: int, waiting: asyncio.Task[int], grace_s: float) -> None:
     """Send SIGTERM to a process group, and SIGKILL if a process of it is left after the grace."""
-    until_s = time.monotonic() + grace_s
+    until_s = clock.monotonic() + grace_s
     alive = _signal_group(group, signal.SIGTERM)
-    while alive and time.monotonic() < until_s:
-        await asyncio.wait((waiting,), timeout=0.05)
+    while alive and clock.monotonic() < until_s:
+        await clock.wait((waiting,), 0.05)
         if waiting.done():
-            await asyncio.sleep(0.05)
+            await clock.sleep(0.05)
         alive = _signal_group(group, 0)
     if alive:
         _signal_group(group, signal.SIGKILL)

@@ -22,6 +22,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from pyengine import clock
 from pyengine.calls import contract
 from pyengine.calls.adapter_leases import Attempts, DatabaseAttempts, Leased, Sender
 from pyengine.calls.contract import CannotRun, Executed, Failed, Request
@@ -196,13 +197,13 @@ class AdapterWorker:
         lease.cancel()
         await asyncio.gather(lease, return_exceptions=True)
         if self._running:
-            await asyncio.wait(self._running, timeout=self._grace_s)
+            await clock.wait(self._running, self._grace_s)
         left = list(self._running.items())
         for task, _ in left:
             task.cancel()
         await asyncio.gather(*(task for task, _ in left), return_exceptions=True)
         try:
-            async with asyncio.timeout(_GOODBYE_S):
+            async with clock.timeout(_GOODBYE_S):
                 for _, leased in left:
                     await self._give_back(leased, "stopped")
                 await self._side.run(BYE, self.id)
@@ -231,7 +232,7 @@ class AdapterWorker:
     # -- leases
 
     def _hinted(self) -> None:
-        self._schedule.hinted(asyncio.get_running_loop().time())
+        self._schedule.hinted(clock.monotonic())
         self._wake.set()
 
     def _did_tick(self, answer: TickAnswer) -> None:
@@ -243,14 +244,13 @@ class AdapterWorker:
 
     async def _lease(self) -> None:
         """Lease what is due whenever a process is free, for ever."""
-        loop = asyncio.get_running_loop()
         while True:
             self._wake.clear()
-            now_s = loop.time()
+            now_s = clock.monotonic()
             free = self._max_polls - len(self._running)
             if not free or self._schedule.at > now_s:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(None if not free else self._schedule.at):
+                    async with clock.timeout_at(None if not free else self._schedule.at):
                         await self._wake.wait()
                 continue
             try:
@@ -260,10 +260,10 @@ class AdapterWorker:
                 found = []
             else:
                 self._trouble.succeeded()
-            self._schedule.polled(loop.time(), found=bool(found))
+            self._schedule.polled(clock.monotonic(), found=bool(found))
             if len(found) >= free:
                 # there may be more: ask as soon as a process is free
-                self._schedule.hinted(loop.time())
+                self._schedule.hinted(clock.monotonic())
             for leased in found:
                 self._start(leased)
 
@@ -280,7 +280,7 @@ class AdapterWorker:
         """Renew the leases of polls that run, and show that this process is here, for ever."""
         trouble = FailureLog(logger, "renewing leases of adapters")
         while True:
-            await asyncio.sleep(every_s)
+            await clock.sleep(every_s)
             leased = [one for one in self._running.values() if one.version is not None]
             try:
                 if leased and (lost := len(leased) - await self._attempts.renew(leased)):
@@ -302,7 +302,7 @@ class AdapterWorker:
                 trouble.failed(error)
             else:
                 trouble.succeeded()
-            await asyncio.sleep(self.sweep_every_s * (0.5 + random.random()))
+            await clock.sleep(self.sweep_every_s * (0.5 + random.random()))
 
     # -- polls
 

@@ -8,9 +8,9 @@ installation, so this process does not serve it for a while and then tries again
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 
+from pyengine import clock
 from pyengine.calls import adapter_process
 from pyengine.calls.adapter_process import Adapter, Limits
 from pyengine.calls.contract import CannotRun, Executed, Request
@@ -43,7 +43,7 @@ class ProgramExecutor:
     @property
     def adapters(self) -> list[str]:
         """The adapters that are not known to be absent here."""
-        now_s = time.monotonic()
+        now_s = clock.monotonic()
         return [name for name in self._adapters if self._absent_until_s.get(name, 0.0) <= now_s]
 
     async def execute(self, adapter: str, request: Request) -> Executed:
@@ -57,7 +57,7 @@ class ProgramExecutor:
                 self._adapters[adapter], request, limits=self._limits, passed=self._passed
             )
         except CannotRun:
-            self._absent_until_s[adapter] = time.monotonic() + _ABSENT_S
+            self._absent_until_s[adapter] = clock.monotonic() + _ABSENT_S
             raise
 
     async def cancel(self, adapter: str, request: Request) -> None:

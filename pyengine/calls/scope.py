@@ -7,13 +7,13 @@ moment: the attempt goes on, and an equal call later joins it or has its result.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Generator, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from pyengine import clock
 from pyengine.calls.functions import Executable, Memo
 from pyengine.calls.handles import option_document
 from pyengine.calls.inputs import BoundCall, NodeSource, encode_input, pending_nodes, resolved_input
@@ -176,9 +176,9 @@ class IndexCall(NodeSource, Generic[T_co]):
             TimeoutError: it has not ended in time; its attempt goes on.
         """
         left_ms = optional_duration(timeout, what="the timeout of a call")
-        until_s = None if left_ms is None else time.monotonic() + left_ms / 1000
+        until_s = None if left_ms is None else clock.monotonic() + left_ms / 1000
         while not self.done():
-            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            left_s = None if until_s is None else max(0.0, until_s - clock.monotonic())
             try:
                 await self._index._transport.ended(self._found["promise"], left_s)
             except TimeoutError:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyengine import clock
 from pyengine.backoff import grown
 from pyengine.cli.output import Output, printable, program, read_json, redact
 from pyengine.database.error_mapping import READ_ONLY, refuses
@@ -207,7 +207,7 @@ def _wait_for(url: str, target: Target, out: Output) -> None:
                 break
             if failures == 1 or failures % _REPORT_EVERY == 0:
                 out.remark(f"{error.message}; waiting for it (--no-wait ends instead)")
-            time.sleep(grown(_PAUSE_S, _PAUSE_MAX_S, failures))
+            clock.pause(grown(_PAUSE_S, _PAUSE_MAX_S, failures))
     if failures > 1:
         out.remark(f"{where(url)} is reachable")
 

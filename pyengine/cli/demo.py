@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pyengine import clock
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation
 from pyengine.cli.output import printable, program, redact, span
@@ -159,8 +159,8 @@ class _Lines:
         """Print a line if it is new and the last one is a while ago."""
         line = f"{done.files:,} of {self._job.files:,} files" + (f" ({_WAITING})" if waiting else "")
         finished = done.files >= self._job.files
-        if line != self._last and (finished or time.monotonic() - self._printed_at > LINE_EVERY_S):
-            self._printed_at, self._last = time.monotonic(), line
+        if line != self._last and (finished or clock.monotonic() - self._printed_at > LINE_EVERY_S):
+            self._printed_at, self._last = clock.monotonic(), line
             self.print(line)
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pyengine import clock
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation
 from pyengine.cli.output import Output, clip, compact, listed, printable, state_text
@@ -235,20 +235,20 @@ def _wait(out: Output, db: Database, id: str, timeout_s: float | None) -> Run | 
     """Poll until the run has ended, is halted, or the time is over."""
     from pyengine.admin import queries
 
-    pause_s, ends_at = FIRST_POLL_S, None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s, ends_at = FIRST_POLL_S, None if timeout_s is None else clock.monotonic() + timeout_s
     try:
         with LiveBar(id) as bar:
             while queries.result(db.conn, id)[0] == "pending":
                 run = queries.run(db.conn, id)
                 if run is None or run.state in ("halted", "dead", "paused"):
                     return run
-                if ends_at is not None and time.monotonic() >= ends_at:
+                if ends_at is not None and clock.monotonic() >= ends_at:
                     raise RunFailed(
                         f"run {id} is still {run.state} after {timeout_s:g} s",
                         hint=f"it goes on: pyengine show {id}",
                     )
                 bar.show(run.state, *_progress(db, id))
-                time.sleep(pause_s)
+                clock.pause(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
     except KeyboardInterrupt:
         out.remark(f"no longer waiting; the run goes on: pyengine show {id}")

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from math import inf
 from typing import Any
 
+from pyengine import clock
 from pyengine.client.caller_connection import run_on
 from pyengine.client.concurrent_starts import ConcurrentStarts
 from pyengine.client.results import ResultPoller
@@ -91,7 +92,7 @@ class AsyncpgTransport(Transport):
 
     def with_commit(self, channel: Channel) -> bool:
         """Return whether a statement may send this hint with its commit."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = clock.monotonic()
         self._in_a_row = self._in_a_row + 1 if now_s < self._last_hint_s + _FOLLOW_GAP_S else 1
         self._last_hint_s = now_s
         if self._in_a_row == _FOLLOW_AFTER:
@@ -123,9 +124,9 @@ class AsyncpgTransport(Transport):
 
         async def wait(longest_s: float) -> None:
             # hints of busy runs come in a row: what they announce is read together
-            await asyncio.sleep(_HINTS_PAUSE_S)
+            await clock.sleep(_HINTS_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(longest_s - _HINTS_PAUSE_S):
+                async with clock.timeout(longest_s - _HINTS_PAUSE_S):
                     await changed.wait()
             changed.clear()
 

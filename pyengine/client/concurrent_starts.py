@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from pyengine import clock
 from pyengine.database.statements.procedures import StartRequest
 from pyengine.errors import EngineError
 
@@ -48,7 +49,7 @@ class _Statement:
         timer: ends the wait, if the statement has not ended by then.
     """
 
-    timer: asyncio.TimerHandle
+    timer: clock.Timer
 
     def __init__(self, common: StartRequest, waiting: list[_Waiter]) -> None:
         self.common = common
@@ -99,7 +100,7 @@ class ConcurrentStarts:
 
     def _begin(self, common: StartRequest, waiting: list[_Waiter]) -> _Statement:
         statement = self._newest[common] = _Statement(common, waiting)
-        statement.timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._stop_waiting, statement)
+        statement.timer = clock.call_later(_PATIENCE_S, self._stop_waiting, statement)
         return statement
 
     def _stop_waiting(self, statement: _Statement) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -22,6 +21,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from pyengine import clock
 from pyengine.client.caller_connection import psycopg_error, run_on_sync
 from pyengine.client.results import POLL_LONGEST_S, RETRY_S
 from pyengine.client.transport import Transport
@@ -133,7 +133,7 @@ class PsycopgTransport(Transport):
 
     def with_commit(self, channel: Channel) -> bool:
         """Return whether a statement may send this hint with its commit."""
-        return self._throttle.with_commit(channel, time.monotonic())
+        return self._throttle.with_commit(channel, clock.monotonic())
 
     async def allow_next(self, channel: Channel) -> None:
         """Let the next such hint be sent with its commit, however soon it comes."""
@@ -176,7 +176,7 @@ class PsycopgTransport(Transport):
         return run_on_sync(conn, procedure, *values)
 
     async def _ended(self, id: str, timeout_s: float | None, hint_count: int | None) -> Any:
-        until_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        until_s = float("inf") if timeout_s is None else clock.monotonic() + timeout_s
         schedule = PollSchedule(longest_s=POLL_LONGEST_S)
         with self._hints:
             while True:
@@ -185,15 +185,15 @@ class PsycopgTransport(Transport):
                     rows = await self.rows(RESULTS, [id])
                     if rows:
                         return rows[0]
-                    schedule.polled(time.monotonic(), found=False)
-                    pause_s = schedule.at - time.monotonic()
+                    schedule.polled(clock.monotonic(), found=False)
+                    pause_s = schedule.at - clock.monotonic()
                 except Unavailable as error:
                     logger.warning("waiting for run %s: %s", id, error.message)
-                left_s = until_s - time.monotonic()
+                left_s = until_s - clock.monotonic()
                 if left_s <= 0:
                     raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on")
                 if self._hints.wait(min(pause_s, left_s), hints):
-                    schedule.hinted(time.monotonic())
+                    schedule.hinted(clock.monotonic())
 
     # -- connections
 
@@ -308,13 +308,13 @@ class _Hints:
         """Wait for at most so many seconds, and return whether there are more hints than `count`."""
         transport = self._transport()
         if seconds < _LISTEN_FROM_S or transport is None or transport.pooled:
-            time.sleep(max(0.0, seconds))
+            clock.pause(max(0.0, seconds))
             return False
         with self._received:
             if self._count != count:
                 return True
             if self._listening:
-                self._received.wait(seconds)
+                clock.block(self._received.wait, seconds)
                 return self._count != count
             self._listening = True
         received = False
@@ -323,7 +323,7 @@ class _Hints:
         except (psycopg.Error, EngineError) as error:
             logger.debug("hints: %s", error)
             self._disconnect()
-            time.sleep(seconds)
+            clock.pause(seconds)
         except BaseException:
             self._disconnect()
             raise
@@ -340,7 +340,12 @@ class _Hints:
             self._conn.execute(LISTEN.sql.encode())
             # a promise that settled before the LISTEN has to be polled for
             return True
-        return any(True for _ in self._conn.notifies(timeout=seconds, stop_after=1))
+        conn = self._conn
+
+        def receive(limit_s: float) -> bool:
+            return any(True for _ in conn.notifies(timeout=limit_s, stop_after=1))
+
+        return clock.block(receive, seconds)
 
     def _disconnect(self) -> None:
         conn, self._conn, transport = self._conn, None, self._transport()

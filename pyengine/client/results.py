@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine import clock
 from pyengine.database.listener import Listener, message_address
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
@@ -108,12 +109,12 @@ class ResultPoller:
         self._futures.setdefault(id, []).append(future)
         if hint_count is not None and hint_count == self._hint_count:
             alone = len(self._futures) == len(self._futures[id]) == 1
-            self._schedule.wait_begun(asyncio.get_running_loop().time(), alone=alone)
+            self._schedule.wait_begun(clock.monotonic(), alone=alone)
             self._wake.set()
         else:
             self._poll_now()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with clock.timeout(timeout_s):
                 return await future
         except TimeoutError:
             raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on") from None
@@ -177,31 +178,30 @@ class ResultPoller:
 
     def _poll_now(self) -> None:
         if self._futures:
-            self._schedule.hinted(asyncio.get_running_loop().time())
+            self._schedule.hinted(clock.monotonic())
             self._wake.set()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            if not self._futures or self._schedule.at > loop.time():
+            if not self._futures or self._schedule.at > clock.monotonic():
                 self._wake.clear()
-                handle = loop.call_at(self._schedule.at, self._wake.set) if self._futures else None
+                handle = clock.call_at(self._schedule.at, self._wake.set) if self._futures else None
                 await self._wake.wait()
                 if handle is not None:
                     handle.cancel()
                 continue
             try:
-                await self._poll(loop)
+                await self._poll()
             except EngineError as error:
                 logger.warning("waiting for %d runs: %s", len(self._futures), error.message)
-                await asyncio.sleep(RETRY_S)
+                await clock.sleep(RETRY_S)
 
-    async def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
-        ids, began_s = list(self._futures), loop.time()
+    async def _poll(self) -> None:
+        ids, began_s = list(self._futures), clock.monotonic()
         self._schedule.polled(began_s, found=False)
         rows = await self._pool.rows(RESULTS, ids)
         for row in rows:
             self._settle(row)
         if len(ids) > _LARGE_POLL:
             # hints must not make large polls follow each other without a pause
-            await asyncio.sleep(min(_LARGE_POLL_PAUSE_MAX_S, 2 * (loop.time() - began_s)))
+            await clock.sleep(min(_LARGE_POLL_PAUSE_MAX_S, 2 * (clock.monotonic() - began_s)))

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from pyengine import clock
 from pyengine.backoff import grown
 from pyengine.database.error_mapping import (
     NO_SCHEMA,
@@ -360,7 +361,7 @@ class ReconnectingConnection:
                 failures += 1
                 logger.debug("%s: %s (attempt %d)", purpose, error.message, failures)
                 self.database.outage.failed(error.message)
-                await asyncio.sleep(backoff_s(failures))
+                await clock.sleep(backoff_s(failures))
 
     async def run(self, procedure: Procedure, *args: Any) -> Any:
         """Run a statement and return the first column of its first row.

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
+from pyengine import clock
 from pyengine.errors import EngineError, Unavailable
 
 __all__ = ["CopyLog", "FailureLog", "OutageLog"]
@@ -50,7 +50,7 @@ class FailureLog:
         Args:
             reason: why; a database that cannot be reached is left to its `OutageLog`.
         """
-        now_s = time.monotonic()
+        now_s = clock.monotonic()
         # a subclass means a server that answers
         is_outage = type(reason) is Unavailable
         reason = reason if isinstance(reason, str) else reason.message
@@ -83,7 +83,7 @@ class FailureLog:
                 "%s works again, after %d failures in %.1f s",
                 self._operation,
                 failures,
-                time.monotonic() - self._first_s,
+                clock.monotonic() - self._first_s,
             )
 
 
@@ -102,7 +102,7 @@ class OutageLog:
 
     def failed(self, reason: str) -> None:
         """Record that a connection could not be made and will be tried again."""
-        now_s = time.monotonic()
+        now_s = clock.monotonic()
         with self._lock:
             since_s, is_error = self._since_s, now_s >= self._error_s
             if since_s is None:
@@ -123,7 +123,7 @@ class OutageLog:
         with self._lock:
             since_s, self._since_s = self._since_s, None
         if since_s is not None:
-            self._logger.warning("connected to %s again, after %.1f s", where, time.monotonic() - since_s)
+            self._logger.warning("connected to %s again, after %.1f s", where, clock.monotonic() - since_s)
 
 
 class CopyLog:
@@ -145,7 +145,7 @@ class CopyLog:
         Args:
             where: the database's name in messages.
         """
-        now_s = time.monotonic()
+        now_s = clock.monotonic()
         with self._lock:
             is_due = self._since_s is None or now_s >= self._again_s
             if self._since_s is None:
@@ -168,4 +168,4 @@ class CopyLog:
         with self._lock:
             since_s, self._since_s = self._since_s, None
         if since_s is not None:
-            self._logger.warning("%s was adopted, after %.1f s", where, time.monotonic() - since_s)
+            self._logger.warning("%s was adopted, after %.1f s", where, clock.monotonic() - since_s)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+from pyengine import clock
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.poll_schedule import Channel, NotifyThrottle
 from pyengine.database.statements.procedures import HINT
@@ -139,7 +140,7 @@ class Listener:
 
     def with_commit(self, channel: Channel) -> bool:
         """Return whether a statement may send this hint with its commit; if not, `announce` it afterwards."""
-        return self._throttle.with_commit(channel, asyncio.get_running_loop().time())
+        return self._throttle.with_commit(channel, clock.monotonic())
 
     def allow_next(self, channel: Channel) -> None:
         """Let the next such hint be sent with its commit, however soon it comes."""
@@ -207,7 +208,7 @@ class Listener:
         # the pid was read before: the connection may be closed by now
         if pid != self._session:
             if channel in self._followed and pid not in self._database.server_pids:
-                self._heard_s = self._last_hint_s = asyncio.get_running_loop().time()
+                self._heard_s = self._last_hint_s = clock.monotonic()
                 self._throttle.heard(channel, self._heard_s)
                 # whoever it made poll polls again in a few milliseconds, and finds what ours would announce
                 self._pending.discard(channel)
@@ -233,7 +234,7 @@ class Listener:
             missed()
 
     async def _send_hints(self) -> None:
-        now_s = asyncio.get_running_loop().time
+        now_s = clock.monotonic
         pause_s = _HINT_PAUSE_S
         while True:
             await self._send_soon.wait()
@@ -243,7 +244,7 @@ class Listener:
             while self._pending and (rest_s := self._last_hint_s + pause_s - now_s()) > 0:
                 # after a hint of another process others wait for the same moment
                 spread_s = random.random() * pause_s if self._heard_s == self._last_hint_s else 0.0
-                await asyncio.sleep(rest_s + spread_s)
+                await clock.sleep(rest_s + spread_s)
             pause_s = min(2 * pause_s, _HINT_PAUSE_MAX_S) if in_succession else _HINT_PAUSE_S
             channels, self._pending = self._pending, set()
             if not channels:

@@ -15,6 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from pyengine import clock
 from pyengine.database.connection import Database, NoConnection, ReconnectingConnection, backoff_s
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.statements.procedures import Procedure
@@ -59,7 +60,7 @@ class ConnectionPool:
         self._is_down = False
         self._returned = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
-        self._trim_handle: asyncio.TimerHandle | None = None
+        self._trim_handle: clock.Timer | None = None
         self._trouble = FailureLog(logger, f"connecting for {role}")
         self._closed = False
 
@@ -162,15 +163,15 @@ class ConnectionPool:
             patience_s: None raises the first failure, unless other callers have connections that they will
                 give back.
         """
-        loop, waiting_since_s = asyncio.get_running_loop(), 0.0
+        waiting_since_s = 0.0
         while True:
             while self._free:
                 connection, _ = self._free.pop()
                 if connection.alive:
                     self._taken += 1
-                    self._last_taken_s = loop.time()
+                    self._last_taken_s = clock.monotonic()
                     return connection
-            now_s, is_only_caller = loop.time(), patience_s is None and not self._taken
+            now_s, is_only_caller = clock.monotonic(), patience_s is None and not self._taken
             if is_only_caller or now_s >= self._short_until_s:
                 try:
                     return await self._new()
@@ -181,7 +182,7 @@ class ConnectionPool:
                     self._trouble.failed(error)
                     if self._is_down:
                         self._database.outage.failed(error.message)
-                    self._short_until_s = loop.time() + backoff_s(self._trouble.failures)
+                    self._short_until_s = clock.monotonic() + backoff_s(self._trouble.failures)
                 continue
             pause_s = self._short_until_s - now_s
             if patience_s is not None and not self._is_down:
@@ -194,7 +195,7 @@ class ConnectionPool:
                 pause_s = min(pause_s, last_s + patience_s - now_s)
             self._returned.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
+                async with clock.timeout(pause_s):
                     await self._returned.wait()
 
     async def _new(self) -> ReconnectingConnection:
@@ -213,10 +214,9 @@ class ConnectionPool:
         if self._closed:
             connection.drop()
         elif connection.alive:
-            loop = asyncio.get_running_loop()
-            self._free.append((connection, loop.time()))
+            self._free.append((connection, clock.monotonic()))
             if self._trim_handle is None and len(self._free) > self._min_open:
-                self._trim_handle = loop.call_later(self.idle_s, self._trim)
+                self._trim_handle = clock.call_later(self.idle_s, self._trim)
         # callers that have a slot come before those that wait for one
         self._returned.set()
         self._slots.release()
@@ -224,11 +224,10 @@ class ConnectionPool:
     def _trim(self) -> None:
         """Close connections that were idle for a while; the oldest are at the front."""
         self._trim_handle = None
-        loop = asyncio.get_running_loop()
-        while len(self._free) > self._min_open and self._free[0][1] <= loop.time() - self.idle_s:
+        while len(self._free) > self._min_open and self._free[0][1] <= clock.monotonic() - self.idle_s:
             self._run_in_background(self._free.pop(0)[0].close())
         if len(self._free) > self._min_open:
-            self._trim_handle = loop.call_at(self._free[0][1] + self.idle_s, self._trim)
+            self._trim_handle = clock.call_at(self._free[0][1] + self.idle_s, self._trim)
 
     async def _clean(self, connection: ReconnectingConnection) -> None:
         try:

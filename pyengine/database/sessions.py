@@ -17,6 +17,7 @@ from typing import Any
 
 import asyncpg
 
+from pyengine import clock
 from pyengine.database.statements.sessions import (
     BEGIN,
     BEGIN_READING,
@@ -86,7 +87,7 @@ async def transaction(conn: Any, role: str = "", *, reads: bool = False) -> Asyn
 async def clean_session(conn: Any) -> bool:
     """Reset what statements have set in a session; return false if it cannot be used any more."""
     try:
-        async with asyncio.timeout(_CLEAN_S):
+        async with clock.timeout(_CLEAN_S):
             await conn.execute(CLEAN.sql)
     except DRIVER_ERRORS:
         return False

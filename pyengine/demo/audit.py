@@ -7,11 +7,10 @@ survives the death of any worker, because each step's result is in the journal b
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass, field
 from functools import cache
 
-from pyengine import App, ctx
+from pyengine import App, clock, ctx
 from pyengine.demo import records
 from pyengine.demo.effects import Writer
 from pyengine.demo.records import Distribution, Limits, Problem, Slice, Verdict
@@ -77,7 +76,7 @@ def read_record(distribution: Distribution, limits: Limits) -> Plan:
 @app.step
 def verify_files(distribution: Distribution, part: Slice, pause_ms: int) -> Verdict:
     """Read some files and compare them with RECORD."""
-    time.sleep(pause_ms / 1000)
+    clock.pause(pause_ms / 1000)
     verdict = records.verify(distribution, part)
     _done("verify_files", verdict.files)
     return verdict

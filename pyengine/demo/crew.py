@@ -10,11 +10,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from pyengine import clock
 from pyengine.errors import EngineError
 
 __all__ = ["Crew", "Member"]
@@ -101,10 +101,10 @@ class Crew:
         for member in self.members:
             if member.process.poll() is None:
                 member.process.terminate()
-        ends_at = time.monotonic() + STOP_TIMEOUT_S
+        ends_at = clock.monotonic() + STOP_TIMEOUT_S
         for member in list(self.members):
             try:
-                member.process.wait(max(ends_at - time.monotonic(), 0.01))
+                member.process.wait(max(ends_at - clock.monotonic(), 0.01))
             except subprocess.TimeoutExpired:
                 member.process.kill()
             self._remove(member)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pyengine import clock
 from pyengine.admin import queries, queries_runs
 from pyengine.demo import effects
 from pyengine.demo.crew import Crew, Member
@@ -117,7 +117,7 @@ def drive(db: Database, job: Job, run_id: str, screen: Screen) -> Outcome:
         EngineError: it was halted, or no worker stays alive.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the workers are stopped, the run can be continued.
     """
-    began = time.monotonic()
+    began = clock.monotonic()
     outcome = _outcome(db.conn, run_id)
     if outcome is not None:
         outcome.found_finished = True
@@ -135,7 +135,7 @@ def drive(db: Database, job: Job, run_id: str, screen: Screen) -> Outcome:
         finally:
             crew.stop()
     outcome.kills = kills
-    outcome.seconds = time.monotonic() - began
+    outcome.seconds = clock.monotonic() - began
     return outcome
 
 
@@ -151,9 +151,9 @@ def _watch(conn: Connection[TupleRow], job: Job, run_id: str, stage: _Stage) -> 
         stage.crew.start()
     first = effects.progress(conn, run_id).steps
     kill_at = [first + part * max(job.steps - first, 1) for part in KILL_AT]
-    last, moved_at, checked_at = -1, time.monotonic(), time.monotonic()
+    last, moved_at, checked_at = -1, clock.monotonic(), clock.monotonic()
     while (outcome := _outcome(conn, run_id)) is None:
-        done, now = effects.progress(conn, run_id), time.monotonic()
+        done, now = effects.progress(conn, run_id), clock.monotonic()
         if done.steps != last:
             last, moved_at = done.steps, now
         stage.screen.progress(done, waiting=bool(stage.kills) and now - moved_at > 0.4)
@@ -171,7 +171,7 @@ def _watch(conn: Connection[TupleRow], job: Job, run_id: str, stage: _Stage) -> 
         if now - checked_at > CHECK_HALTED_S:
             checked_at = now
             _refuse_halted(conn, run_id)
-        time.sleep(POLL_S)
+        clock.pause(POLL_S)
     stage.screen.progress(effects.progress(conn, run_id), waiting=False)
     return outcome
 

@@ -27,12 +27,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyengine import clock
 from pyengine.embedded.binaries import (
     Account,
     Binaries,
@@ -90,11 +90,11 @@ class Postmaster:
 
 def wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
     """Wait until the condition is true; return false if it is not within `limit_s` seconds."""
-    deadline = time.monotonic() + limit_s
+    deadline = clock.monotonic() + limit_s
     while not condition():
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             return False
-        time.sleep(_POLL_S)
+        clock.pause(_POLL_S)
     return True
 
 

@@ -25,7 +25,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from urllib.parse import quote
 
 import platformdirs
 
+from pyengine import clock
 from pyengine.embedded.binaries import Binaries, find_binaries, server_account, user_name
 from pyengine.embedded.postmaster import ELSEWHERE, Postmaster, ServerFolder, answers, wait_for
 from pyengine.errors import EmbeddedPostgresError
@@ -293,21 +293,21 @@ class EmbeddedPostgres:
     def _attach_or_launch(self) -> Postmaster:
         """Return the server once it is ready, launching it if there is none. Called under ``start.lock``."""
         self._child = None
-        deadline = time.monotonic() + self._timeout_s
+        deadline = clock.monotonic() + self._timeout_s
         while True:
             server = self._folder.running()
             if server is not None and server.ready and answers(server):
                 return server
             if server is None and self._child is None:
                 self._child = self._launch()
-                deadline = time.monotonic() + self._timeout_s if self._child else deadline
+                deadline = clock.monotonic() + self._timeout_s if self._child else deadline
             elif server is None and self._child is not None and self._child.poll() is not None:
                 raise EmbeddedPostgresError(
                     f"Postgres did not start in {self.data_dir}. {self._folder.end_of_log()}"
                 )
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise EmbeddedPostgresError(self._reason_of_delay(server))
-            time.sleep(_POLL_S)
+            clock.pause(_POLL_S)
 
     def _launch(self) -> subprocess.Popen[bytes] | None:
         """Start the server; return None if processes of an earlier one still work in the folder."""

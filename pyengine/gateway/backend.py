@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pyengine import clock
 from pyengine.backoff import grown
 from pyengine.database.connection import Database, ReconnectingConnection, backoff_s
 from pyengine.database.listener import Listener
@@ -107,7 +108,7 @@ class Backend:
             except Unavailable as error:
                 failures += 1
                 self.database.outage.failed(error.message)
-                await asyncio.sleep(backoff_s(failures))
+                await clock.sleep(backoff_s(failures))
             else:
                 self._listening = True
                 return
@@ -171,7 +172,7 @@ class Backend:
         if not self.database.opened:
             return False
         try:
-            async with asyncio.timeout(_READY_S):
+            async with clock.timeout(_READY_S):
                 await self._probe.run(VERSION)
         except (EngineError, TimeoutError):
             return False
@@ -184,14 +185,14 @@ class Backend:
             raise _unavailable("too many requests are waiting")
         self._waiting += 1
         try:
-            async with asyncio.timeout(_WAIT_S):
+            async with clock.timeout(_WAIT_S):
                 await self._slots.acquire()
         except TimeoutError:
             raise _unavailable("the database is busy") from None
         finally:
             self._waiting -= 1
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with clock.timeout(_ANSWER_S):
                 return await self._until_taken(action, repeatable)
         except TimeoutError:
             raise _unavailable("the database does not answer") from None
@@ -211,7 +212,7 @@ class Backend:
             except EngineError as error:
                 if _sqlstate(error) not in _CONFLICTS:
                     raise
-                await asyncio.sleep(random.uniform(0, grown(_RETRY_S, _RETRY_MAX_S, attempt)))
+                await clock.sleep(random.uniform(0, grown(_RETRY_S, _RETRY_MAX_S, attempt)))
         return await self.pool.once(action)
 
 

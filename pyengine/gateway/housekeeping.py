@@ -13,6 +13,7 @@ import secrets
 import socket
 from typing import Any
 
+from pyengine import clock
 from pyengine.database.listener import Listener
 from pyengine.database.pool import ConnectionPool
 from pyengine.worker.blocked_runs import BlockedRuns
@@ -37,7 +38,6 @@ class Housekeeping:
         name = f"gateway {socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._listener = listener
         self._blocked = BlockedRuns(link, name)
-        self._loop = asyncio.get_running_loop()
         self._ticker = Ticker(
             link, name, ticked=self._ticked, services=lambda now_s, due_ms: None, blocked=self._blocked
         )
@@ -51,7 +51,7 @@ class Housekeeping:
     def answered(self, kind: str, answer: dict[str, Any]) -> None:
         """Take note of the deadlines in an answer to a request of this kind."""
         if kind.startswith("task."):
-            self._ticker.record_activity(self._loop.time())
+            self._ticker.record_activity(clock.monotonic())
         if kind not in ("promise.create", "task.create", "task.fence"):
             return
         # a fence that lets its request pass answers 200, and has the request's own answer within its own
@@ -61,7 +61,7 @@ class Housekeeping:
         if isinstance(promise, dict) and promise.get("state") == "pending":
             due_ms = promise["timeoutAt"] - promise["createdAt"]
             if due_ms <= _SOON_MS:
-                self._ticker.record_timer(self._loop.time() + due_ms / 1000)
+                self._ticker.record_timer(clock.monotonic() + due_ms / 1000)
 
     def _ticked(self, answer: TickAnswer) -> None:
         if answer.hints:
@@ -71,5 +71,5 @@ class Housekeeping:
 
     async def _report(self) -> None:
         while True:
-            await asyncio.sleep(_REPORT_EVERY_S)
-            await self._blocked.report(self._loop.time())
+            await clock.sleep(_REPORT_EVERY_S)
+            await self._blocked.report(clock.monotonic())

@@ -20,6 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from pyengine import clock
 from pyengine.errors import InvalidRequest
 from pyengine.gateway.app import Parts, create_app
 from pyengine.gateway.config import GatewayConfig
@@ -99,7 +100,7 @@ class GatewayServer:
         self.parts.failed = lambda: setattr(server, "should_exit", True)
         self._serving = asyncio.create_task(self._server.serve(sockets=sockets))
         while not self._server.started and not self._serving.done():
-            await asyncio.sleep(0.005)
+            await clock.sleep(0.005)
         if self._serving.done():
             self._serving.result()
 
@@ -139,10 +140,9 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams and pushes, whose receivers still ask this gateway; then finish the requests."""
-        loop = asyncio.get_running_loop()
-        ends_s = loop.time() + self._parts.config.stop_s
+        ends_s = clock.monotonic() + self._parts.config.stop_s
         await self._parts.stop_messages()
-        self.config.timeout_graceful_shutdown = max(_REQUESTS_S, round(ends_s - loop.time()))
+        self.config.timeout_graceful_shutdown = max(_REQUESTS_S, round(ends_s - clock.monotonic()))
         for server in self.servers:
             server.close()
         await super().shutdown(sockets)
@@ -155,7 +155,7 @@ class _Connection(H11Protocol):
     request finds it in its state. One that is idle gives way where there are too many.
     """
 
-    _head_handle: asyncio.TimerHandle | None = None
+    _head_handle: clock.Timer | None = None
 
     def __init__(self, config: _Options, **options: Any) -> None:
         super().__init__(config, **options)
@@ -229,7 +229,7 @@ class _Connection(H11Protocol):
             cycle.message_event.set()
 
     def _expect_head(self) -> None:
-        self._head_handle = self.loop.call_later(_HEAD_S, self._head_is_missing)
+        self._head_handle = clock.call_later(_HEAD_S, self._head_is_missing)
 
     def _head_arrived(self) -> None:
         if self._head_handle is not None:

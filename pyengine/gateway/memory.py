@@ -9,9 +9,10 @@ others go on.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+
+from pyengine import clock
 
 __all__ = ["Memory", "Share"]
 
@@ -61,7 +62,7 @@ class Memory:
 
     def _make_room(self, size: int, newest: Share) -> None:
         """Interrupt those that have kept their bytes longest, if that is enough for so many bytes."""
-        until_s = asyncio.get_running_loop().time() - _PATIENCE_S
+        until_s = clock.monotonic() - _PATIENCE_S
         slow = [one for one in self._shares if one is not newest and one.has_waited_since(until_s)]
         if sum(one.held for one in slow) < size:
             return
@@ -80,7 +81,7 @@ class Share:
 
     Attributes:
         held: how many there are.
-        since_s: the loop's time since which the first of them have waited.
+        since_s: the time since which the first of them have waited.
         interrupt: makes the owner of the bytes drop them, as long as it waits for its client; else None.
     """
 
@@ -95,7 +96,7 @@ class Share:
         if not self._memory.take(self, size):
             return False
         if not self.held:
-            self.since_s = asyncio.get_running_loop().time()
+            self.since_s = clock.monotonic()
         self.held += size
         return True
 
@@ -104,7 +105,7 @@ class Share:
         size = min(size, self.held)
         self._memory.give_back(self, size)
         self.held -= size
-        self.since_s = asyncio.get_running_loop().time()
+        self.since_s = clock.monotonic()
 
     def give_back(self) -> None:
         """Give all bytes back."""

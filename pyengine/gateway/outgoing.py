@@ -9,7 +9,6 @@ for a whole answer. Its connection is cut off, not closed: a close would wait fo
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pyengine import clock
 from pyengine.gateway.envelope import Refused
 from pyengine.gateway.memory import Memory, Share
 from pyengine.gateway.metrics import Metrics
@@ -63,13 +63,12 @@ class Outgoing:
         Args:
             scope: the request.
             share: the bytes that are written, given back at the end.
-            until_s: the loop's time at which the writes have taken too long.
+            until_s: the time at which the writes have taken too long.
             what: what is written, for the figures.
         """
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout_at(until_s) as limit:
-                share.interrupt = lambda: limit.reschedule(loop.time())
+            async with clock.timeout_at(until_s) as limit:
+                share.interrupt = lambda: limit.reschedule(clock.monotonic())
                 yield
         except TimeoutError:
             self._metrics.slow_clients.labels(what).inc()
@@ -90,7 +89,7 @@ class _Counted(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write it."""
-        until_s = asyncio.get_running_loop().time() + _WHOLE_S
+        until_s = clock.monotonic() + _WHOLE_S
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         async with self._outgoing.writing(scope, self._share, until_s, "answer"):
             await send(start)
@@ -119,7 +118,7 @@ async def drain(send: Send) -> None:
 
 
 async def _write_piece(send: Send, data: bytes) -> None:
-    async with asyncio.timeout(STUCK_S):
+    async with clock.timeout(STUCK_S):
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
 

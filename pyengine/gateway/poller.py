@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
+from pyengine import clock
 from pyengine.database.connection import backoff_s
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.poll_schedule import PollSchedule
@@ -36,11 +37,10 @@ class Poller:
         self._schedule = PollSchedule(longest_s=longest_s)
         self._failures = FailureLog(logger, operation)
         self._wake = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
 
     def wake(self) -> None:
         """Poll now, and soon again."""
-        self._schedule.hinted(self._loop.time())
+        self._schedule.hinted(clock.monotonic())
         self._wake.set()
 
     async def run(self) -> None:
@@ -51,15 +51,15 @@ class Poller:
                 found = await self._poll()
             except EngineError as error:
                 self._failures.failed(error)
-                await asyncio.sleep(backoff_s(self._failures.failures))
+                await clock.sleep(backoff_s(self._failures.failures))
                 continue
             self._failures.succeeded()
             if found is None:
                 await self._wake.wait()
                 continue
-            now_s = self._loop.time()
+            now_s = clock.monotonic()
             if not self._wake.is_set():
                 self._schedule.polled(now_s, found=found)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(max(self._schedule.at, now_s)):
+                async with clock.timeout_at(max(self._schedule.at, now_s)):
                     await self._wake.wait()

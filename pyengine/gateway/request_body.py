@@ -8,10 +8,9 @@ that arrives slowly is given up when others need its memory (memory.py).
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import ClientDisconnect, Request
 
+from pyengine import clock
 from pyengine.gateway.envelope import Refused
 from pyengine.gateway.memory import Share
 
@@ -44,12 +43,11 @@ async def read_body(request: Request, share: Share, limit: int, idle_s: float) -
         raise _too_large(limit)
     chunks: list[bytes] = []
     refusal = _too_large(limit)
-    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(_WHOLE_S) as whole:
-            share.interrupt = lambda: whole.reschedule(loop.time())
+        async with clock.timeout(_WHOLE_S) as whole:
+            share.interrupt = lambda: whole.reschedule(clock.monotonic())
             while True:
-                async with asyncio.timeout(idle_s):
+                async with clock.timeout(idle_s):
                     chunk, more = await _next(request)
                 if share.held + len(chunk) > limit:
                     break
@@ -80,7 +78,7 @@ def _no_memory() -> Refused:
 
 async def _drain(request: Request) -> None:
     try:
-        async with asyncio.timeout(_DRAIN_S):
+        async with clock.timeout(_DRAIN_S):
             while (await _next(request))[1]:
                 pass
     except (TimeoutError, ClientDisconnect):

@@ -7,13 +7,13 @@ gateway itself names the kind and the correlation id of the request as far as th
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from pyengine import clock
 from pyengine.gateway.envelope import Refused, read_request, refusal
 from pyengine.gateway.envelope import Request as Envelope
 from pyengine.gateway.memory import Share
@@ -47,8 +47,7 @@ class Rpc:
             return await self._answer(request, share)
 
     async def _answer(self, request: Request, share: Share) -> Response:
-        loop = asyncio.get_running_loop()
-        begun_s = loop.time()
+        begun_s = clock.monotonic()
         envelope = Envelope()
         try:
             envelope = read_request(await self._body(request, share))
@@ -60,7 +59,7 @@ class Rpc:
         except ClientDisconnect:
             # no one reads it
             return Response(status_code=400)
-        self._resources.metrics.answered(envelope.kind, response.status_code, loop.time() - begun_s)
+        self._resources.metrics.answered(envelope.kind, response.status_code, clock.monotonic() - begun_s)
         return response
 
     async def _ask(self, envelope: Envelope, header: str | None) -> dict[str, Any]:

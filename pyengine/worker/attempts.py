@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from pyengine import clock
 from pyengine.definitions.current_run import StepToken
 from pyengine.definitions.retry import NO_RETRY, Retry, policy_text, recorded_policy
 from pyengine.protocol.commands import StepOutcome
@@ -30,7 +31,7 @@ class Attempt(msgspec.Struct, eq=False):
         begun: the journal knows, or will know with the next turn, that it has begun.
 
     The others belong to the step runner:
-        started_s: when the body began, by the loop's clock; 0 while it waits for its turn.
+        started_s: when the body began, by our clock; 0 while it waits for its turn.
         wanted: the outcome counts; False once the attempt is cancelled or left behind.
         timed_out: it was cancelled because its time was over.
         token: shows the body whether the outcome still counts. The body's context refers to it; if it were
@@ -48,7 +49,7 @@ class Attempt(msgspec.Struct, eq=False):
     timed_out: bool = False
     token: StepToken = msgspec.field(default_factory=StepToken)
     task: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
+    timer: clock.Timer | None = None
 
 
 def next_attempt(call: StepCall) -> StepCall:

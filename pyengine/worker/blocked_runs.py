@@ -87,7 +87,7 @@ class BlockedRuns:
         self._warned: set[int] = set()
 
     def record(self, ids: Iterable[str], now_s: float) -> None:
-        """Note the ids of runs and promises that were left out at this time of the loop's clock."""
+        """Note the ids of runs and promises that were left out at this time of our clock."""
         for one in ids:
             if len(self._first_s) < _IDS_MAX or one in self._first_s:
                 self._first_s.setdefault(one, now_s)

@@ -8,11 +8,10 @@ while on twice as many again, up to the number that it was configured with.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 
+from pyengine import clock
 from pyengine.worker.run_state import LeasedRun
 
 __all__ = ["Capacity"]
@@ -37,14 +36,14 @@ class Capacity:
         self.most = most
         self._leased = leased
         self._wake = wake
-        self._waking: asyncio.TimerHandle | None = None
+        self._waking: clock.Timer | None = None
         self._now = most
         self._halved_s = self._short_s = self._doubled_s = float("-inf")
 
     @property
     def now(self) -> int:
         """As many at this moment; 0 while others are to have what was given back."""
-        now_s = time.monotonic()
+        now_s = clock.monotonic()
         while self._now < self.most and now_s >= max(self._short_s, self._doubled_s) + _REGROW_S:
             self._now = min(self.most, 2 * self._now)
             self._doubled_s = max(self._short_s, self._doubled_s) + _REGROW_S
@@ -67,7 +66,7 @@ class Capacity:
 
     def too_many(self, why: str) -> None:
         """Note that the runs that there are cannot all be served; `why` is for the log."""
-        now_s = time.monotonic()
+        now_s = clock.monotonic()
         if now_s >= self._halved_s + _PAUSE_S:
             self._halved_s = now_s
             self._now = max(1, min(self._now, len(self._leased)) // 2)
@@ -79,10 +78,10 @@ class Capacity:
             )
         self._short_s = now_s
         if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(_PAUSE_S, self._check_again)
+            self._waking = clock.call_later(_PAUSE_S, self._check_again)
 
     def _check_again(self) -> None:
         self._waking = None
         if self.now < self.most:
-            self._waking = asyncio.get_running_loop().call_later(_PAUSE_S, self._check_again)
+            self._waking = clock.call_later(_PAUSE_S, self._check_again)
         self._wake()

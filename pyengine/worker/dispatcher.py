@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from pyengine import clock
 from pyengine.worker.effects import PostLater
 from pyengine.worker.events import Event
 from pyengine.worker.run_manager import RunManager
@@ -45,7 +46,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._events: deque[Event] = deque()
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._timers: dict[int, clock.Timer] = {}
         self._working = False
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._handlers: dict[type, Callable[[Any], object]] = {
@@ -72,7 +73,7 @@ class Dispatcher:
         """
         more = iter(events)
         try:
-            while not self._context.run(self._work, more, self._loop.time() + _SLICE_S):
+            while not self._context.run(self._work, more, clock.monotonic() + _SLICE_S):
                 self._working = True
                 await asyncio.sleep(0)
         finally:
@@ -94,9 +95,9 @@ class Dispatcher:
 
     def _work(self, more: Iterator[Event] = _NO_EVENTS, until_s: float | None = None) -> bool:
         """Apply the events of the queue, then more events, each with all that follows from it, until that
-        time of the loop's clock; return whether there are no more.
+        time of our clock; return whether there are no more.
         """
-        queue, apply, handlers, now_s = self._events, self._apply, self._handlers, self._loop.time
+        queue, apply, handlers, now_s = self._events, self._apply, self._handlers, clock.monotonic
         self._working = True
         try:
             while True:
@@ -132,7 +133,7 @@ class Dispatcher:
 
     def post_later(self, effect: PostLater) -> None:
         """Post an event when its time has come, unless the worker is closed by then."""
-        self._timers[id(effect)] = self._loop.call_later(effect.in_s, self._due, effect)
+        self._timers[id(effect)] = clock.call_later(effect.in_s, self._due, effect)
 
     def _due(self, effect: PostLater) -> None:
         del self._timers[id(effect)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pyengine import clock
 from pyengine.backoff import grown
 from pyengine.database.listener import Listener, message_address
 from pyengine.database.pool import ConnectionPool
@@ -51,7 +52,7 @@ class Handoff:
         self.address = message_address()
         self.parameters = (identity.worker, self.address, *identity.serves, identity.ttl_ms)
         self._loop = asyncio.get_running_loop()
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: clock.Timer | None = None
         self._registering: asyncio.Task[None] | None = None
         self._again_s = self._believed_until_s = 0.0
         self._used = self._used_before = self._vain = 0
@@ -61,7 +62,7 @@ class Handoff:
         """There is a slot and nothing to do at this moment: if that lasts, register."""
         self._idle, self._full = True, False
         if not (self._is_known or self._ended):
-            self._handle = self._loop.call_later(_AFTER_S, self._register)
+            self._handle = clock.call_later(_AFTER_S, self._register)
 
     def busy(self) -> None:
         """There may be something to do."""
@@ -77,7 +78,7 @@ class Handoff:
         if self._is_known or self._ended or not self._listener.receives(self.address):
             return 0
         # assume that it is registered: the answer may get lost
-        self._believed_until_s = self._loop.time() + _FOR_MS / 1000
+        self._believed_until_s = clock.monotonic() + _FOR_MS / 1000
         self._used_before = self._used
         return _FOR_MS
 
@@ -94,17 +95,17 @@ class Handoff:
     @property
     def _is_known(self) -> bool:
         """Whether the worker is registered, or about to be."""
-        return self._handle is not None or self._registering is not None or self._loop.time() < self._again_s
+        return self._handle is not None or self._registering is not None or clock.monotonic() < self._again_s
 
     def _renew_later(self, used_before: int) -> None:
         """Renew the registration before it expires; at once, if it has been used since."""
         if self._used == used_before:
-            self._vain, self._again_s = 0, self._loop.time() + _AGAIN_S
+            self._vain, self._again_s = 0, clock.monotonic() + _AGAIN_S
 
     @property
     def registered(self) -> bool:
         """Whether a start may hand something over, or may as soon as what is being sent is read."""
-        return self._registering is not None or self._loop.time() < self._believed_until_s
+        return self._registering is not None or clock.monotonic() < self._believed_until_s
 
     def withdraw(self) -> None:
         """There is no slot left, or no listener: starts are to hand nothing over."""
@@ -135,7 +136,7 @@ class Handoff:
         self._ended = True
         if self._registering is not None:
             await self._registering
-        if self._loop.time() < self._believed_until_s:
+        if clock.monotonic() < self._believed_until_s:
             await self._link.run(IDLE, *self.parameters, 0)
 
     async def close(self) -> None:
@@ -158,13 +159,13 @@ class Handoff:
         if self._idle and not self._ended:
             self._vain += 1
             pause_s = grown(_AFTER_S, _AFTER_MAX_S, self._vain, factor=4)
-            self._handle = self._loop.call_later(pause_s, self._register)
+            self._handle = clock.call_later(pause_s, self._register)
 
     async def _send(self, for_ms: int) -> None:
         used = self._used
         self._again_s = 0.0
         # assume that it is registered: the answer may get lost
-        self._believed_until_s = self._loop.time() + for_ms / 1000 if for_ms else 0.0
+        self._believed_until_s = clock.monotonic() + for_ms / 1000 if for_ms else 0.0
         try:
             registered = await self._link.run(IDLE, *self.parameters, for_ms)
         except EngineError as error:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from pyengine import clock
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import JOURNAL
 from pyengine.errors import EngineError, Unavailable
@@ -67,7 +68,7 @@ class JournalFetcher:
                 # a database that cannot be reached is logged once for all connections
                 level = logging.DEBUG if type(error) is Unavailable else logging.WARNING
                 logger.log(level, "journal of run %s: %s", run.info.id, error.message)
-                await asyncio.sleep(_AGAIN_S)
+                await clock.sleep(_AGAIN_S)
                 continue
             self._post(JournalFetched(run, None if text is None else decode_journal(text)))
             return
@@ -77,22 +78,20 @@ class JournalPoller:
     """Has leased runs reported after hints.
 
     Args:
-        loop: the worker's loop.
         leased: the runs, by execution.
         post: takes `PollDue`.
     """
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         leased: Mapping[int, LeasedRun],
         post: Callable[[Event], None],
     ) -> None:
         self._leased = leased
         self._post = post
         self._rounds = (
-            _Round(loop, lambda since_s: self._poll(since_s, wakeable=True), _WAKEABLE_S),
-            _Round(loop, lambda since_s: self._poll(since_s, wakeable=False), _OTHERS_S),
+            _Round(lambda since_s: self._poll(since_s, wakeable=True), _WAKEABLE_S),
+            _Round(lambda since_s: self._poll(since_s, wakeable=False), _OTHERS_S),
         )
 
     def hinted(self) -> None:
@@ -117,32 +116,29 @@ class _Round:
     """Polls some time after a request, and not too often.
 
     Args:
-        loop: the worker's loop.
         poll: takes the time of the request, and returns how many runs it polled.
         pauses_s: from the request to the poll; from one poll to the next, at least; and for each run polled.
     """
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         poll: Callable[[float], int],
         pauses_s: tuple[float, float, float],
     ) -> None:
-        self._loop = loop
         self._poll = poll
         self._first_s, self._least_s, self._each_s = pauses_s
         self._requested_s = self._since_s = self._next_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: clock.Timer | None = None
 
     def request(self) -> None:
         """Poll soon."""
-        self._requested_s = self._loop.time()
+        self._requested_s = clock.monotonic()
         if self._timer is None:
             self._set_timer()
 
     def _set_timer(self) -> None:
         self._since_s = self._requested_s
-        self._timer = self._loop.call_at(max(self._next_s, self._since_s + self._first_s), self._go)
+        self._timer = clock.call_at(max(self._next_s, self._since_s + self._first_s), self._go)
 
     def close(self) -> None:
         """Poll no more."""
@@ -152,7 +148,7 @@ class _Round:
     def _go(self) -> None:
         self._timer = None
         polled = self._poll(self._since_s)
-        self._next_s = self._loop.time() + self._least_s + self._each_s * polled
+        self._next_s = clock.monotonic() + self._least_s + self._each_s * polled
         if self._requested_s > self._since_s:
             # requested again meanwhile
             self._set_timer()

@@ -21,7 +21,6 @@ import platform
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -30,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine import clock
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRESENT, TAKE_PRESENCE, Hello
@@ -114,7 +114,7 @@ async def hello_when_adopted(
             answer = await send_hello(link, hello)
         except NotAdopted:
             database.copy.found(database.where)
-            await asyncio.sleep(ADOPTION_RETRY_S)
+            await clock.sleep(ADOPTION_RETRY_S)
         else:
             database.copy.ended(database.where)
             return answer
@@ -204,7 +204,7 @@ class Heartbeat:
             if missed or not link.alive:
                 missed = not await self._back(link)
             else:
-                await asyncio.sleep(self._every_s)
+                await clock.sleep(self._every_s)
                 if self._again:
                     await self._back(link)
             if missed or self._stalled():
@@ -242,7 +242,7 @@ class Heartbeat:
             await self._hello(link)
         except EngineError as error:
             logger.debug("hello: %s", error.message)
-            await asyncio.sleep(_retry_s(error))
+            await clock.sleep(_retry_s(error))
             return False
         return True
 
@@ -269,7 +269,7 @@ class Heartbeat:
         return answer
 
     def _stalled(self) -> bool:
-        return time.monotonic() - self._vitals.ticked_s() > self._stall_limit_s
+        return clock.monotonic() - self._vitals.ticked_s() > self._stall_limit_s
 
     # -- presence
 
@@ -287,32 +287,32 @@ class Heartbeat:
                 await link.run(PRESENT, self._worker, False)
             except EngineError as error:
                 logger.debug("presence: %s", error.message)
-                await asyncio.sleep(_retry_s(error))
+                await clock.sleep(_retry_s(error))
 
     async def _declare(self, link: ReconnectingConnection) -> None:
         """Take the lock, and have another session see it held."""
         for vain in itertools.count(1):
             while not (answer := await self._hello(link))["registered"]:
                 # a transaction holds our row, or has deleted it because we seemed to be gone
-                await asyncio.sleep(_PRESENCE_RETRY_S)
+                await clock.sleep(_PRESENCE_RETRY_S)
             while not await link.run(TAKE_PRESENCE, answer["number"]):
                 # the server has not noticed yet that our last session is gone
-                await asyncio.sleep(_PRESENCE_RETRY_S)
+                await clock.sleep(_PRESENCE_RETRY_S)
             self.present = bool(await asyncio.wrap_future(self._vitals.declare()))
             if self.present:
                 return
             # others have deleted our row meanwhile, as after a failover, or a pooler has split the two
             if vain == _VAIN_DECLARATIONS:
                 logger.warning("presence: the lock is not seen held; is there a pooler? Leases decide")
-            await asyncio.sleep(_PRESENCE_RETRY_S if vain < _VAIN_DECLARATIONS else _PRESENCE_SELDOM_S)
+            await clock.sleep(_PRESENCE_RETRY_S if vain < _VAIN_DECLARATIONS else _PRESENCE_SELDOM_S)
 
     # -- the worker's loop
 
     async def _watch(self, link: ReconnectingConnection) -> None:
         while True:
-            await asyncio.sleep(WATCH_EVERY_S)
+            await clock.sleep(WATCH_EVERY_S)
             ticked_s = self._vitals.ticked_s()
-            blocked_s = time.monotonic() - ticked_s - WATCH_EVERY_S
+            blocked_s = clock.monotonic() - ticked_s - WATCH_EVERY_S
             if blocked_s < BLOCKED_AFTER_S:
                 self._reported_s = 0.0
             elif blocked_s > 2 * self._reported_s:

@@ -70,7 +70,7 @@ class ReportQueue:
         it leaves, because attempts of theirs are under way.
 
         Args:
-            now_s: the time by the loop's clock.
+            now_s: the time by our clock.
             most: how many reports the turn carries.
         """
         busy = self._fill(now_s, most, last=False)
@@ -80,7 +80,7 @@ class ReportQueue:
         """Return what the next turn carries.
 
         Args:
-            now_s: the time by the loop's clock.
+            now_s: the time by our clock.
             most: how many reports.
         """
         packed = self._packed

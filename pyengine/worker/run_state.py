@@ -368,7 +368,7 @@ class LeasedRun:
         report: its report on the way.
         report_bytes: of what that carries.
         resends: how often in a row that met what somebody has locked; it is sent again, as it is.
-        reported_s: when its last report was taken into a turn, by the loop's clock.
+        reported_s: when its last report was taken into a turn, by our clock.
         queued: it stands in the queue of runs to report.
         wakeable: others may wake its code: it has child runs, timers, promises or receives, or is cancelling.
         stale_at: logical number after the journal when the database last found it stale.

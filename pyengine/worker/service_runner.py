@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine import clock
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.sessions import transaction
 from pyengine.database.statements.sql_functions import NEXT_SERVICE, SERVE, SERVICE_LIMIT, SERVICES_DUE
@@ -58,7 +59,7 @@ class Server:
         """Record when the next task of a service is ready, as a tick reports it.
 
         Args:
-            now_s: the time by the loop's clock.
+            now_s: the time by our clock.
             due_ms: milliseconds; negative if nothing is queued, None if nothing is served.
         """
         self._known = due_ms is not None
@@ -75,12 +76,12 @@ class Server:
 
     async def run(self) -> None:
         """Serve whatever is ready, for ever."""
-        loop, pause_s = asyncio.get_running_loop(), _PAUSE_S
+        pause_s = _PAUSE_S
         while True:
-            now_s = loop.time()
+            now_s = clock.monotonic()
             if self._due_s is None or self._due_s > now_s:
                 self._wake.clear()
-                handle = None if self._due_s is None else loop.call_at(self._due_s, self._wake.set)
+                handle = None if self._due_s is None else clock.call_at(self._due_s, self._wake.set)
                 await self._wake.wait()
                 if handle is not None:
                     handle.cancel()
@@ -93,8 +94,8 @@ class Server:
                         await link.clean()
             except EngineError as error:
                 logger.warning("services: %s", error.message)
-                await asyncio.sleep(_AGAIN_S)
-                self.hinted(loop.time())
+                await clock.sleep(_AGAIN_S)
+                self.hinted(clock.monotonic())
                 continue
             if answer is not None and answer.served:
                 self._served(answer)
@@ -103,7 +104,7 @@ class Server:
                 # another worker has it, or it is locked at this moment
                 due_ms = round(pause_s * 1000)
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
-            self.record_due(loop.time(), due_ms)
+            self.record_due(clock.monotonic(), due_ms)
 
     async def _serve(self, conn: Any) -> tuple[Served | None, int | None]:
         answer = None

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import asyncpg
 
+from pyengine import clock
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.sql_functions import SQL_STEP
@@ -85,22 +86,21 @@ class SqlStepRunner:
             failures += 1
             pause_s = min(backoff_s(failures), max(0.0, left_s))
             left_s -= pause_s
-            await asyncio.sleep(pause_s)
+            await clock.sleep(pause_s)
         return None
 
     async def _once(
         self, link: ReconnectingConnection, run: LeasedRun, attempt: Attempt, left_s: float
     ) -> tuple[Event | None, float]:
         """Execute the statement once: the event, None if it is to be repeated, and the time that it took."""
-        loop = asyncio.get_running_loop()
-        attempt.started_s = began_s = loop.time()
+        attempt.started_s = began_s = clock.monotonic()
         seen = run.replay.next_seq
         if left_s <= _TICK_S:
             raise too_long(attempt.call)
         try:
             text = await self.execute(link, run, attempt, seen, left_s)
         except EngineError as error:
-            spent_s = loop.time() - began_s
+            spent_s = clock.monotonic() - began_s
             meaning = _meaning(error, attempt, over=spent_s >= left_s - _TICK_S)
             logger.debug("sql step %s of run %s: %s", attempt.call.name, attempt.run_id, error.message)
             if meaning == "lost":
@@ -108,7 +108,7 @@ class SqlStepRunner:
             if meaning == "stale" and run.replay.next_seq == seen:
                 return AttemptStale(attempt, seen), spent_s
             return None, spent_s
-        return JournalWritten(attempt, decode_journal(text)), loop.time() - began_s
+        return JournalWritten(attempt, decode_journal(text)), clock.monotonic() - began_s
 
     async def execute(
         self, link: ReconnectingConnection, run: LeasedRun, attempt: Attempt, seen: int, timeout_s: float
@@ -165,6 +165,6 @@ def _meaning(error: EngineError, attempt: Attempt, *, over: bool) -> str:
 
 async def _stopped(conn: Any) -> None:
     """Give the driver the moment that it takes to ask the server to stop what nobody wants any more."""
-    until_s = asyncio.get_running_loop().time() + _STOPS_S
-    while getattr(conn, "_cancellations", None) and asyncio.get_running_loop().time() < until_s:
-        await asyncio.sleep(_WATCH_S)
+    until_s = clock.monotonic() + _STOPS_S
+    while getattr(conn, "_cancellations", None) and clock.monotonic() < until_s:
+        await clock.sleep(_WATCH_S)

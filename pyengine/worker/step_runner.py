@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeAlias
 
+from pyengine import clock
 from pyengine.definitions.current_run import StepInfo, current_step
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.definitions.sql_steps import SqlStep
@@ -121,8 +122,8 @@ class StepRunner:
         """Wait until cancelled bodies have ended, within bounds."""
         pending = {task for task in self._unwinding if not task.done()}
         if pending:
-            _, pending = await asyncio.wait(pending, timeout=UNWIND_S)
-        for task in pending:
+            await clock.wait(pending, UNWIND_S)
+        for task in (task for task in pending if not task.done()):
             logger.warning("a cancelled step does not end: %s", task.get_coro())
 
     def close(self) -> None:
@@ -150,7 +151,7 @@ class StepRunner:
             return
         in_sql = isinstance(call.step, SqlStep)
         # a step in SQL begins when it has a connection
-        attempt.started_s = 0.0 if in_sql else self._loop.time()
+        attempt.started_s = 0.0 if in_sql else clock.monotonic()
         self._enter(attempt)
         value: Any = None
         failed: BaseException | None = None
@@ -208,7 +209,7 @@ class StepRunner:
         call = attempt.call
         if not attempt.wanted:
             return None
-        attempt.started_s = self._loop.time()
+        attempt.started_s = clock.monotonic()
         if call.step.timeout_ms is not None:
             self._loop.call_soon_threadsafe(self._set_timer, attempt)
         self._enter(attempt)
@@ -227,7 +228,7 @@ class StepRunner:
         if isinstance(attempt.call.step, SqlStep):
             return  # the database is asked to stop
         if timeout_ms is not None and attempt.wanted:
-            attempt.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, attempt)
+            attempt.timer = clock.call_later(timeout_ms / 1000, self._time_out, attempt)
 
     def _time_out(self, attempt: Attempt) -> None:
         if not attempt.wanted:
@@ -243,7 +244,7 @@ class StepRunner:
             self._fail(attempt, too_long(attempt.call))
             return
         attempt.timed_out = attempt.token.cancelled = True
-        attempt.timer = self._loop.call_later(UNWIND_S, self._time_out, attempt)
+        attempt.timer = clock.call_later(UNWIND_S, self._time_out, attempt)
         attempt.task.cancel()
 
     # -- outcomes
@@ -348,7 +349,7 @@ class StepProgress:
             scheduled, self._scheduled = self._scheduled, True
         if not scheduled:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._loop.call_later, _PROGRESS_PAUSE_S, self._flush_soon)
+                self._loop.call_soon_threadsafe(clock.call_later, _PROGRESS_PAUSE_S, self._flush_soon)
 
     def _flush_soon(self) -> None:
         with self._lock:
@@ -372,7 +373,7 @@ class ThreadPool:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
-        self._again: asyncio.TimerHandle | None = None
+        self._again: clock.Timer | None = None
 
     def submit(self, body: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         """Call `body` in a thread, in a copy of the present context, then `done` in the loop's thread with
@@ -390,7 +391,7 @@ class ThreadPool:
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
             except RuntimeError as error:
                 logger.warning("no thread for a step, which waits: %s", error)
-                self._again = self._loop.call_later(_THREAD_AGAIN_S, self._grow_again)
+                self._again = clock.call_later(_THREAD_AGAIN_S, self._grow_again)
             else:
                 self._threads += 1
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine import clock
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import TICK
@@ -41,19 +42,18 @@ _JITTER_MS = 1_000
 class DatabaseClock:
     """The database's time between two of its answers: the last one plus what has passed since."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._offset_ms = 0.0
         self._last_ms = 0
 
     def set(self, now_ms: int) -> None:
         """Record an instant that the database just reported; 0 means none."""
         if now_ms:
-            self._offset_ms = now_ms - self._loop.time() * 1000
+            self._offset_ms = now_ms - clock.monotonic() * 1000
 
     def now_ms(self) -> int:
         """Return the instant, epoch milliseconds; it goes back only where the clock jumps back."""
-        now_ms = int(self._offset_ms + self._loop.time() * 1000)
+        now_ms = int(self._offset_ms + clock.monotonic() * 1000)
         if not self._last_ms - _JITTER_MS < now_ms < self._last_ms:
             self._last_ms = now_ms
         return self._last_ms
@@ -82,7 +82,7 @@ class Ticker:
         link: a connection of its own, because a tick may wait for locks.
         worker: id of this worker.
         ticked: called with each answer that did something.
-        services: called with the loop's time and the next time of a service, after every tick.
+        services: called with the time and the next time of a service, after every tick.
         blocked: records the runs that are left out because they are locked.
 
     Attributes:
@@ -115,7 +115,6 @@ class Ticker:
         # apart, so that not all workers wake for the timer of one that is gone
         self._patience_s = 0.05 + random.random() * 0.45
         self._fired = False
-        self._loop = asyncio.get_running_loop()
         self._ticked_s: float | None = None
         self._troubles = {
             schedules: FailureLog(
@@ -129,17 +128,17 @@ class Ticker:
 
     def since_tick_ms(self) -> int | None:
         """Milliseconds since a tick did all that was due; None before the first. From any thread."""
-        return None if self._ticked_s is None else round((self._loop.time() - self._ticked_s) * 1000)
+        return None if self._ticked_s is None else round((clock.monotonic() - self._ticked_s) * 1000)
 
     def record_timer(self, due_s: float) -> None:
-        """A deadline of our own making, by the loop's clock."""
+        """A deadline of our own making, by our clock."""
         if len(self._timers) < _TIMERS_MAX:
             heapq.heappush(self._timers, due_s + _LATE_S)
         self._rearm(due_s)
 
     def record_deadline(self, effect: RecordDeadline) -> None:
         """A deadline of our own making, from now."""
-        self.record_timer(self._loop.time() + effect.in_ms / 1000)
+        self.record_timer(clock.monotonic() + effect.in_ms / 1000)
 
     def record_due(self, asked_s: float, now_s: float, due_in_ms: int | None) -> None:
         """The next deadline of all, as a turn or a tick answers now that was sent at `asked_s`; below 0:
@@ -168,20 +167,19 @@ class Ticker:
 
     async def run(self) -> None:
         """Call tick whenever it is due, for ever."""
-        loop = asyncio.get_running_loop()
         while True:
-            now_s = loop.time()
+            now_s = clock.monotonic()
             self._waits_until_s = at_s = self._next_s()
             if at_s > now_s:
                 self._wake.clear()
-                handle = loop.call_at(at_s, self._wake.set)
+                handle = clock.call_at(at_s, self._wake.set)
                 await self._wake.wait()
                 handle.cancel()
                 continue
             while self._timers and self._timers[0] <= now_s:
                 heapq.heappop(self._timers)
             self._due_s = None
-            await self._tick(loop)
+            await self._tick()
 
     def _next_s(self) -> float:
         at_s = self._watch_s
@@ -195,23 +193,23 @@ class Ticker:
         if at_s < self._waits_until_s - _LATE_S / 2:
             self._wake.set()
 
-    async def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        asked_s, schedules = loop.time(), not self._fired
+    async def _tick(self) -> None:
+        asked_s, schedules = clock.monotonic(), not self._fired
         try:
             rows: list[Any] = await self._link.rows(TICK, TICK_LIMIT, schedules, self._worker)
         except EngineError as error:
             self._troubles[schedules].failed(error)
             # a schedule that fails holds up no timer
             self._fired = schedules
-            self._watch_s = loop.time() + WATCH_EVERY_S
-            await asyncio.sleep(WATCH_EVERY_S)
+            self._watch_s = clock.monotonic() + WATCH_EVERY_S
+            await clock.sleep(WATCH_EVERY_S)
             return
         answer = msgspec.json.decode(rows[0]["answer"], type=TickAnswer)
         workers: int = rows[0]["watch"]
         self._worked(schedules, answer)
         # what is done alone and the rest take turns, so that a backlog of one does not hold up the other
         self._fired = answer.schedules > 0 or answer.waits > 0
-        now_s = loop.time()
+        now_s = clock.monotonic()
         if not self._fired:
             self._ticked_s = now_s
         if (answer.next_due_ms or 0) < 0 and not (answer.promises or answer.waits):

@@ -19,6 +19,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from pyengine import clock
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s, mapped
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.sessions import begin
@@ -96,7 +97,7 @@ class _Session:
         todo: what is to be executed next.
         ask: the last of it.
         log: the transaction that is open, or begins.
-        ends_s: when its time is over, by the loop's clock.
+        ends_s: when its time is over, by our clock.
         overdue: its connection was closed because its time was over.
     """
 
@@ -171,7 +172,7 @@ class TransactionRunner:
             # what passes is an excuse only for a transaction that has failed before
             excused = again.passing and run.transaction_tries >= _EXCUSED_FROM
             counts = not (again.expected or excused)
-            await asyncio.sleep(backoff_s(run.transaction_tries + counts) * random.random() / 4)
+            await clock.sleep(backoff_s(run.transaction_tries + counts) * random.random() / 4)
             self._post(TransactionBroken(run, session.ask, str(again), counts))
         except LeaseLost:
             self._post(LeasesLost([run.lease]))
@@ -221,10 +222,10 @@ class TransactionRunner:
         log, ask = effect.log, effect.ask
         if session.log is not log:
             session.log, session.overdue = log, False
-            session.ends_s = asyncio.get_running_loop().time() + log.timeout_ms / 1000
+            session.ends_s = clock.monotonic() + log.timeout_ms / 1000
         journal = None
         try:
-            async with asyncio.timeout_at(session.ends_s):
+            async with clock.timeout_at(session.ends_s):
                 if ask.kind == "commit":
                     outcome, journal = await self.commit(conn, run, session, log)
                 else:

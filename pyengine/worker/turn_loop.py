@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from pyengine import clock
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
@@ -103,13 +104,12 @@ class TurnLoop:
         self._slots = parts.slots
         self._share = max(1, min(parts.slots.most // _IN_STEP, REPORTS_MAX))
         self._poll = parts.poll
-        self._loop = asyncio.get_running_loop()
         self._answers: deque[tuple[Answer, dict[int, RunReport]]] = deque()
         self._returned = asyncio.Event()
         self._worked_through = asyncio.Event()
         self._unknown_at_s: float | None = None
         self._unknown_left = 0
-        self._unknown_timer: asyncio.TimerHandle | None = None
+        self._unknown_timer: clock.Timer | None = None
         self._stopping = False
         self._hints = 0
         self._wanted = 0
@@ -122,14 +122,14 @@ class TurnLoop:
     def hinted(self) -> None:
         """Poll for runs to claim at once, and soon again."""
         self._hints += 1
-        self._poll.hinted(self._loop.time())
+        self._poll.hinted(clock.monotonic())
         self._parts.wake.set()
 
     # -- sending
 
     async def send(self) -> None:
         """Send turns until `stop`."""
-        parts, reports, poll, loop = self._parts, self._reports, self._poll, self._loop
+        parts, reports, poll = self._parts, self._reports, self._poll
         parts.listener.add_receiver(parts.handoff.address, self.message_came, self.messages_lost)
         while not self._stopping:
             if len(self._answers) >= _ANSWERS_MAX:
@@ -137,7 +137,7 @@ class TurnLoop:
                 self._worked_through.clear()
                 await self._worked_through.wait()
                 continue
-            now_s = loop.time()
+            now_s = clock.monotonic()
             if self._unknown_at_s is not None and self._unknown_at_s <= now_s and not self._answers:
                 await self.give_back_unknown()
             free = self._free()
@@ -161,7 +161,7 @@ class TurnLoop:
         """Wait until there may be something to do, or until that time."""
         wake = self._parts.wake
         wake.clear()
-        handle = None if at_s is None else self._loop.call_at(at_s, wake.set)
+        handle = None if at_s is None else clock.call_at(at_s, wake.set)
         try:
             await wake.wait()
         finally:
@@ -185,7 +185,7 @@ class TurnLoop:
         # hand-offs come one by one, and somebody waits for their end
         hints = hints and (self._parts.listener.with_commit("durable_settled") or _is_awaited(reports))
         hints_before, self._wanted = self._hints, want
-        sent_s = self._loop.time()
+        sent_s = clock.monotonic()
         self._is_away = True
         idle_ms = self._idle_ms(reports, want, sent_s)
         answers = await self._parts.turns.send(reports, want, text=batch.text, hints=hints, idle_ms=idle_ms)
@@ -196,7 +196,7 @@ class TurnLoop:
         self._came_back(answers, reports, want, sent_s, hinted=hints)
         if self._hints != hints_before:
             # a hint came while the turn was on its way, perhaps too late for it
-            self._poll.hinted(self._loop.time())
+            self._poll.hinted(clock.monotonic())
 
     def _idle_ms(self, reports: list[RunReport], want: int, now_s: float) -> int:
         """For how long this turn registers the worker as idle: only if it ends the one run here."""
@@ -213,19 +213,19 @@ class TurnLoop:
         """
         self.stop()
         while self._answers:
-            await asyncio.sleep(0.001)
-        until_s = self._loop.time() + _STOP_WITHIN_S
+            await clock.sleep(0.001)
+        until_s = clock.monotonic() + _STOP_WITHIN_S
         sent: set[int] = set()
         busy: list[RunReport] = []
-        while reports := self._reports.collect(self._loop.time(), REPORTS_MAX).reports:
+        while reports := self._reports.collect(clock.monotonic(), REPORTS_MAX).reports:
             sent.update([report.execution for report in reports])
             busy += await self._send_last(reports)
         others = [
             run for run in self._parts.runs.leased.values() if run.resends and run.execution not in sent
         ]
         busy += await self._send_last([run.report for run in others if run.report is not None])
-        while busy and self._loop.time() <= until_s:
-            await asyncio.sleep(pause_s(3))
+        while busy and clock.monotonic() <= until_s:
+            await clock.sleep(pause_s(3))
             busy = await self._send_last(busy)
 
     async def _send_last(self, reports: list[RunReport]) -> list[RunReport]:
@@ -260,7 +260,7 @@ class TurnLoop:
     def _came_back(
         self, answers: list[Answer], reports: list[RunReport], want: int, sent_s: float, *, hinted: bool
     ) -> None:
-        now_s, parts = self._loop.time(), self._parts
+        now_s, parts = clock.monotonic(), self._parts
         sent = {report.execution: report for report in reports}
         if parts.turns.uncertain:
             parts.turns.uncertain = False
@@ -306,7 +306,7 @@ class TurnLoop:
         """Poll if runs became ready in queues of ours, and send the hint if others may have to serve them."""
         mine = self._queues.intersection(queues)
         if mine:
-            self._poll.hinted(self._loop.time())
+            self._poll.hinted(clock.monotonic())
         if self._parts.ticker.others or len(mine) < len(queues):
             self._parts.listener.send("durable_ready")
         if any(queue.startswith(SERVICE) for queue in queues):
@@ -328,7 +328,7 @@ class TurnLoop:
             # steps that have begun, and end at once, belong in the next turn
             await asyncio.sleep(0)
             if self._is_away and not self._answers:
-                self._reports.pack(self._loop.time(), self._share)
+                self._reports.pack(clock.monotonic(), self._share)
 
     # -- hand-offs and unknown leases
 
@@ -358,7 +358,7 @@ class TurnLoop:
         """Accept handed-off runs while unreserved slots remain."""
         if self._giving_back:
             return
-        now_s, ticker = self._loop.time(), self._parts.ticker
+        now_s, ticker = clock.monotonic(), self._parts.ticker
         handed, self._handed = self._handed, []
         for answer in handed:
             if answer.tasks[0].id in self._given_back:
@@ -378,7 +378,7 @@ class TurnLoop:
 
     def _release_unknown_soon(self) -> None:
         """A lost message may have leased runs to this worker that it never saw: release them soon."""
-        self._unknown_at_s, self._unknown_left = self._loop.time(), 2
+        self._unknown_at_s, self._unknown_left = clock.monotonic(), 2
         self._parts.wake.set()
 
     async def give_back_unknown(self) -> None:
@@ -395,10 +395,10 @@ class TurnLoop:
             logger.debug("unknown leases: %s", error.message)
             # they may have been released; if not, the next time does it
             self._handed.clear()
-            self._unknown_at_s = self._loop.time() + _AGAIN_S
+            self._unknown_at_s = clock.monotonic() + _AGAIN_S
         else:
             self._unknown_left -= 1
-            self._unknown_at_s = self._loop.time() + _UNKNOWN_AGAIN_S if self._unknown_left else None
+            self._unknown_at_s = clock.monotonic() + _UNKNOWN_AGAIN_S if self._unknown_left else None
             self._given_back.extend(released)
             if released:
                 self.hinted()
@@ -407,7 +407,7 @@ class TurnLoop:
             self._giving_back = False
         self._accept_handed()
         if self._unknown_at_s is not None:
-            self._unknown_timer = self._loop.call_at(self._unknown_at_s, self._parts.wake.set)
+            self._unknown_timer = clock.call_at(self._unknown_at_s, self._parts.wake.set)
 
 
 def _events(answer: Answer, sent: dict[int, RunReport]) -> Iterator[Event]:

@@ -14,7 +14,6 @@ alone from then on, until it arrives.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine import clock
 from pyengine.database.connection import Database, ReconnectingConnection, backoff_s
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.statements.procedures import TURN
@@ -139,7 +139,7 @@ class TurnSender:
             except NotAdopted:
                 # not the fault of a report: the connection leads to a copy, perhaps only this time
                 self._copy.found(self._where)
-                await asyncio.sleep(ADOPTION_RETRY_S)
+                await clock.sleep(ADOPTION_RETRY_S)
                 continue
             except EngineError as error:
                 failures += 1
@@ -165,7 +165,7 @@ class TurnSender:
                 want = min(want, -1 if reports else want)
             # at once after the first loss
             if pause := failures + max(0, unknown - 1):
-                await asyncio.sleep(backoff_s(pause))
+                await clock.sleep(backoff_s(pause))
 
     async def send_once(
         self,

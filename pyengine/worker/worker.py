@@ -18,7 +18,6 @@ import random
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -26,6 +25,7 @@ from typing import Any, Self
 
 import msgspec
 
+from pyengine import clock
 from pyengine.database.connection import Database
 from pyengine.database.declarations import Declarations
 from pyengine.database.listener import Listener
@@ -137,8 +137,8 @@ class Worker:
         self._dependencies = dependencies
         self._make_runs = make_runs
         self._tasks: list[asyncio.Task[None]] = []
-        self._ticked_s = time.monotonic()
-        self._tick_handle: asyncio.TimerHandle | None = None
+        self._ticked_s = clock.monotonic()
+        self._tick_handle: clock.Timer | None = None
         self._heartbeat: Heartbeat | None = None
         self._declaring: asyncio.Task[Any] | None = None
         self._listening = self._stopping = False
@@ -197,9 +197,9 @@ class Worker:
             digests=digests,
             ttl_ms=settings["lease_ttl_ms"],
         )
-        clock = DatabaseClock(self._loop)
-        clock.set(answer["now"])
-        self._assemble(identity, settings, clock)
+        database_clock = DatabaseClock()
+        database_clock.set(answer["now"])
+        self._assemble(identity, settings, database_clock)
         try:
             await self._declarations.record()
             await self.parts.turns.open()
@@ -212,14 +212,14 @@ class Worker:
         about = {"worker": self.id, "queues": self.queues, "workflows": names}
         logger.info(f"worker {self.id} has started", extra={"event": "worker_started", **about})
 
-    def _assemble(self, identity: Identity, settings: dict[str, int], clock: DatabaseClock) -> None:
+    def _assemble(self, identity: Identity, settings: dict[str, int], database_clock: DatabaseClock) -> None:
         """Make the parts, each of which knows only those before it."""
         wake = asyncio.Event()
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
         codec = Codec(self._registry.errors, worker=self.id, **limits)
         randomness = random.SystemRandom()
         max_warm = settings["max_warm"]
-        runs = self._make_runs(self._registry, codec, clock.now_ms, randomness, max_warm=max_warm)
+        runs = self._make_runs(self._registry, codec, database_clock.now_ms, randomness, max_warm=max_warm)
         dispatcher = Dispatcher(runs, wake.set)
         # once, not in the context of each step
         dispatcher.share(current_dependencies, self._dependencies)
@@ -245,7 +245,7 @@ class Worker:
         )
         self._transactions = TransactionRunner(self._work, self.id, codec, slots, post)
         self._fetcher = JournalFetcher(self._side, self.id, post)
-        self._poller = JournalPoller(self._loop, leased, post)
+        self._poller = JournalPoller(leased, post)
         longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S
         self.parts = Parts(
             runs=runs,
@@ -253,7 +253,7 @@ class Worker:
             turns=TurnSender(self.database, identity, post),
             side=self._side,
             listener=self._listener,
-            clock=clock,
+            clock=database_clock,
             ticker=ticker,
             handoff=Handoff(self._side, self._listener, identity),
             slots=slots,
@@ -328,16 +328,16 @@ class Worker:
         self.turn_loop.stop()
         await self.parts.dispatcher.post_all((Stopping(),))
         with contextlib.suppress(EngineError, TimeoutError):
-            async with asyncio.timeout(_GOODBYE_S):
+            async with clock.timeout(_GOODBYE_S):
                 await self.parts.handoff.end()
         await self._transactions.close()
         await self._steps.unwound()
         try:
-            async with asyncio.timeout(_GOODBYE_S):
+            async with clock.timeout(_GOODBYE_S):
                 await self._tasks[0]
                 await self.turn_loop.finish()
             await self._stop_heartbeat()
-            async with asyncio.timeout(_GOODBYE_S):
+            async with clock.timeout(_GOODBYE_S):
                 if await self._side.run(BYE, self.id):
                     self._listener.wake("durable_ready")
                     await self._listener.send_now("durable_ready")
@@ -395,8 +395,8 @@ class Worker:
     # -- hints and time
 
     def _hinted(self) -> None:
-        self.parts.ticker.record_activity(self._loop.time())
-        self._server.hinted(self._loop.time())
+        self.parts.ticker.record_activity(clock.monotonic())
+        self._server.hinted(clock.monotonic())
         self.turn_loop.hinted()
 
     def _did_tick(self, answer: TickAnswer) -> None:
@@ -415,21 +415,21 @@ class Worker:
             self._listener.announce("durable_settled")
 
     def _tick_loop(self) -> None:
-        before_s, self._ticked_s = self._ticked_s, time.monotonic()
+        before_s, self._ticked_s = self._ticked_s, clock.monotonic()
         if self._ticked_s - before_s > BLOCKED_AFTER_S:
             self.parts.handoff.forgotten()
-        self._tick_handle = self._loop.call_later(_LOOP_TICK_S, self._tick_loop)
+        self._tick_handle = clock.call_later(_LOOP_TICK_S, self._tick_loop)
 
     async def _each_second(self) -> None:
         """Report attempts that take long, and poll runs that no hint may have been about."""
         every = _POLL_EVERY if self.database.hints else _POLL_EVERY_ALONE
         for second in itertools.count():
-            await asyncio.sleep(_SECOND_S)
-            await self.parts.blocked.report(self._loop.time())
+            await clock.sleep(_SECOND_S)
+            await self.parts.blocked.report(clock.monotonic())
             await self._declarations.retry()
             if second % every == 0:
                 self._poller.hinted()
-            since_s = self._loop.time() - _LONG_S
+            since_s = clock.monotonic() - _LONG_S
             for run in tuple(self.parts.runs.leased.values()):
                 for attempt in tuple(run.phase.attempts.values()):
                     if not attempt.begun and 0 < attempt.started_s < since_s:
@@ -451,7 +451,7 @@ class Worker:
 
     def _leases(self) -> list[Lease]:
         """Return the leases to renew: not those of runs whose steps do not end at their timeout."""
-        late_s = self._loop.time() - 2 * UNWIND_S
+        late_s = clock.monotonic() - 2 * UNWIND_S
         leases = []
         for run in self.parts.runs.leased.copy().values():
             overdue = any(

@@ -217,7 +217,7 @@ def test_slots_shrink_and_grow(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     """Nothing is claimed for a second. They are halved once a second at most, never below one, however often
     connections are short, and doubled every ten seconds in which they are not."""
     now, found = [100.0], []
-    monkeypatch.setattr(slots_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("pyengine.clock.monotonic", lambda: now[0])
 
     async def main() -> None:
         slots = Capacity(100, leased(40), lambda: None)

@@ -293,7 +293,7 @@ def test_a_claim_that_is_refused_is_made_smaller(monkeypatch: pytest.MonkeyPatch
     async def no_pause(delay_s: float) -> None:
         pass
 
-    monkeypatch.setattr("pyengine.worker.turn_sender.asyncio.sleep", no_pause)
+    monkeypatch.setattr("pyengine.clock.sleep", no_pause)
     answers: list[Any] = asyncio.run(turns_of(monkeypatch, once).send([], 15))
     assert answers == ["answer"] and wants == [15, 8, 4, 2]
 

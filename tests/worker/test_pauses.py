@@ -25,6 +25,7 @@ from pyengine.gateway.courier.outbox import Outbox
 from pyengine.gateway.courier.pushes import Offer, Unblock
 from pyengine.worker.blocked_runs import pause_s, resend_pause_s
 from pyengine.worker.handoff import Handoff
+from tests.support.hand_clock import HandClock
 
 ROUNDS = 12_000
 RETRIES = [
@@ -123,18 +124,20 @@ def test_messages_are_put_off_for_ever() -> None:
     asyncio.run(program())
 
 
-def test_a_worker_without_a_listener_goes_on() -> None:
+def test_a_worker_without_a_listener_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The registration as idle is tried again at most every 12 s, any number of times."""
 
+    clock = HandClock(0.0)
+    monkeypatch.setattr("pyengine.clock._clock", clock)
+
     async def program() -> None:
-        asked: list[float] = []
         listener = SimpleNamespace(receives=lambda _: False)
         identity = SimpleNamespace(worker="w", serves=(), ttl_ms=1)
         handoff = Handoff(cast("Any", None), cast("Any", listener), cast("Any", identity))
         handoff._idle = True
-        handoff._loop = cast("Any", SimpleNamespace(call_later=lambda pause, _: asked.append(pause)))
         for _ in range(ROUNDS):
             handoff._register()
+        asked = [at_s for at_s, _ in clock.timers]
         assert asked[0] == 0.012 and max(asked) == asked[-1] == 12.0
 
     asyncio.run(program())
@@ -142,28 +145,25 @@ def test_a_worker_without_a_listener_goes_on() -> None:
 
 def test_a_migration_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that meets locks pauses for 2 s at most."""
-    slept: list[float] = []
-    monkeypatch.setattr("pyengine.admin.migrate.time.sleep", slept.append)
+    clock = HandClock()
+    monkeypatch.setattr("pyengine.clock._clock", clock)
     patience = migrate._Patience()
     for _ in range(ROUNDS):
         patience.pause(psycopg.errors.LockNotAvailable(), None)
-    assert max(slept) == slept[-1] == 2.0
+    assert max(clock.paused) == clock.paused[-1] == 2.0
 
 
 def test_a_command_waits_for_its_server_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that waits for the server tries again every 3 s."""
-    slept: list[float] = []
+    clock = HandClock()
 
     def unreachable(url: str, target: Any) -> NoReturn:
+        if len(clock.paused) == ROUNDS:
+            raise TimeoutError
         raise Unavailable("not there") from OSError("not there")
 
-    def sleep(pause_s: float) -> None:
-        slept.append(pause_s)
-        if len(slept) == ROUNDS:
-            raise TimeoutError
-
     monkeypatch.setattr(cli_database, "connect", unreachable)
-    monkeypatch.setattr("pyengine.cli.database.time.sleep", sleep)
+    monkeypatch.setattr("pyengine.clock._clock", clock)
     with pytest.raises(TimeoutError):
         cli_database._wait_for("postgres://x", cast("Any", None), cast("Any", SimpleNamespace(remark=str)))
-    assert max(slept) == slept[-1] == 3.0
+    assert max(clock.paused) == clock.paused[-1] == 3.0

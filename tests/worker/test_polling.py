@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+import pytest
+
 from pyengine.worker.events import PollDue
 from pyengine.worker.journal_poller import JournalPoller
+from tests.support.hand_clock import HandClock
 
 
 @dataclass(eq=False)
@@ -18,33 +21,20 @@ class Leased:
     reported_s: float = 0.0
 
 
-class Clock:
-    """A loop whose time a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-
-    def time(self) -> float:
-        return self.now_s
-
-    def call_at(self, at_s: float, callback: Callable[[], None]) -> Any:
-        self.timers.append((at_s, callback))
-        return callback
-
-    def move(self, seconds: float) -> None:
-        """Let time pass, and call what is due."""
-        until_s = self.now_s + seconds
-        while due := sorted((one for one in self.timers if one[0] <= until_s), key=lambda one: one[0]):
-            self.timers.remove(due[0])
-            self.now_s = max(self.now_s, due[0][0])
-            due[0][1]()
-        self.now_s = until_s
+Stage = Callable[..., tuple[HandClock, JournalPoller, list[tuple[float, Leased]]]]
 
 
-def stage(*runs: Leased) -> tuple[Clock, JournalPoller, list[tuple[float, Leased]]]:
-    """A clock, a poller of these runs, and what it polled, when; what is polled is reported at once."""
-    clock, polled = Clock(), []
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A function that makes a clock, a poller of these runs, and what it polled, when."""
+    clock = HandClock()
+    monkeypatch.setattr("pyengine.clock._clock", clock)
+    return lambda *runs: staged(clock, *runs)
+
+
+def staged(clock: HandClock, *runs: Leased) -> tuple[HandClock, JournalPoller, list[tuple[float, Leased]]]:
+    """A poller of these runs, by that clock; what is polled is reported at once."""
+    polled: list[tuple[float, Leased]] = []
 
     def post(event: Any) -> None:
         assert isinstance(event, PollDue)
@@ -53,10 +43,10 @@ def stage(*runs: Leased) -> tuple[Clock, JournalPoller, list[tuple[float, Leased
         run.reported_s = clock.now_s + 0.0001
 
     leased = dict(enumerate(runs))
-    return clock, JournalPoller(cast("Any", clock), cast("Any", leased), post), polled
+    return clock, JournalPoller(cast("Any", leased), post), polled
 
 
-def test_after_a_hint_every_leased_run_is_polled_once() -> None:
+def test_after_a_hint_every_leased_run_is_polled_once(stage: Stage) -> None:
     """Those that others can wake at once, the others soon; without another hint never again."""
     woken, alone = Leased(wakeable=True), Leased()
     clock, poller, polled = stage(woken, alone)
@@ -69,7 +59,7 @@ def test_after_a_hint_every_leased_run_is_polled_once() -> None:
     assert len(polled) == 2
 
 
-def test_a_run_that_reports_anyway_is_not_polled() -> None:
+def test_a_run_that_reports_anyway_is_not_polled(stage: Stage) -> None:
     """A report sent after the hint returned whatever the hint announced."""
     alone = Leased()
     clock, poller, polled = stage(alone)
@@ -79,7 +69,7 @@ def test_a_run_that_reports_anyway_is_not_polled() -> None:
     assert polled == []
 
 
-def test_a_hint_that_comes_while_one_waits_is_not_lost() -> None:
+def test_a_hint_that_comes_while_one_waits_is_not_lost(stage: Stage) -> None:
     """A run whose report left between two hints is polled because of the second one."""
     alone = Leased()
     clock, poller, polled = stage(alone)
@@ -91,7 +81,7 @@ def test_a_hint_that_comes_while_one_waits_is_not_lost() -> None:
     assert [one for _, one in polled] == [alone]
 
 
-def test_many_hints_poll_in_bounded_number() -> None:
+def test_many_hints_poll_in_bounded_number(stage: Stage) -> None:
     """However many hints come: the more runs there are, the less often each is polled."""
     runs = [Leased() for _ in range(100)] + [Leased(wakeable=True) for _ in range(100)]
     clock, poller, polled = stage(*runs)

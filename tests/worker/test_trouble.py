@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from pyengine import App, ctx
-from pyengine.database import failure_log as module
 from pyengine.database.failure_log import FailureLog, OutageLog
 from pyengine.errors import Unavailable
 
@@ -23,7 +22,7 @@ logger = logging.getLogger("pyengine.test")
 def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The instant that troubles see, in a list of one."""
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("pyengine.clock.monotonic", lambda: now[0])
     return now
 
 

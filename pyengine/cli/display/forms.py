@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
+from pyengine import clock
 from pyengine.cli.output import Output, encodable, printable
 from pyengine.errors import InvalidRequest
 
@@ -128,7 +129,7 @@ class Display:
                 while True:
                     answer = read(max(console.height - 2, 2))
                     _draw(console, self._frame(out, console, answer))
-                    time.sleep(self.interval)
+                    clock.pause(self.interval)
             except KeyboardInterrupt:
                 pass
         answer = read(None) if answer is None else answer

@@ -16,6 +16,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+from pyengine import clock
 from pyengine.backoff import grown
 from pyengine.errors import EngineError
 from pyengine.gateway.courier.answers import Answer
@@ -75,7 +76,6 @@ class Courier:
         self._limits = limits
         self._circuits = Circuits()
         self._requests: dict[asyncio.Task[None], Push] = {}
-        self._loop = asyncio.get_running_loop()
         self._not_before_s = 0.0
         self._stopping = asyncio.Event()
         self.poller = Poller(self._poll, "pushes", _LONGEST_S)
@@ -96,7 +96,7 @@ class Courier:
                 request.cancel()
             await asyncio.gather(*self._requests, return_exceptions=True)
             with contextlib.suppress(EngineError, TimeoutError):
-                async with asyncio.timeout(_LAST_FLUSH_S):
+                async with clock.timeout(_LAST_FLUSH_S):
                     await self._outbox.flush()
             await self._client.close()
 
@@ -108,12 +108,12 @@ class Courier:
         """
         self._stopping.set()
         if self._requests:
-            await asyncio.wait(self._requests, timeout=patience_s)
+            await clock.wait(self._requests, patience_s)
 
     async def _poll(self) -> bool | None:
         """Ask for what is due, and begin to send it."""
-        await asyncio.sleep(self._not_before_s - self._loop.time())
-        now_s = self._loop.time()
+        await clock.sleep(self._not_before_s - clock.monotonic())
+        now_s = clock.monotonic()
         self._circuits.forget(now_s)
         if self._stopping.is_set() or len(self._requests) >= self._limits.in_all:
             return None
@@ -149,9 +149,9 @@ class Courier:
         return rooms
 
     async def _send(self, push: Push) -> None:
-        begun_s = self._loop.time()
+        begun_s = clock.monotonic()
         answer = await self._client.post(push.address, push.headers, push.body)
-        self._metrics.pushed(push.kind, answer.outcome, self._loop.time() - begun_s)
+        self._metrics.pushed(push.kind, answer.outcome, clock.monotonic() - begun_s)
         self._update_circuit(push, answer, begun_s)
         if isinstance(push, Unblock):
             await self._finish_unblock(push, answer)
@@ -164,7 +164,7 @@ class Courier:
 
     def _update_circuit(self, push: Push, answer: Answer, begun_s: float) -> None:
         """Close or open the circuit of an address; each change is logged once."""
-        circuit, now_s, place = self._circuits.of(push.address), self._loop.time(), shown(push.address)
+        circuit, now_s, place = self._circuits.of(push.address), clock.monotonic(), shown(push.address)
         if not answer.is_failure:
             if circuit.succeeded(now_s):
                 logger.warning("pushes to %s work again", place)
@@ -224,6 +224,6 @@ class Courier:
 
     async def _renew(self) -> None:
         while True:
-            await asyncio.sleep(_RENEW_EVERY_S)
+            await clock.sleep(_RENEW_EVERY_S)
             with contextlib.suppress(EngineError):
                 await self._outbox.renew()

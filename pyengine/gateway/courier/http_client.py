@@ -8,7 +8,6 @@ name. The status decides, so of a body only as much is read as lets the connecti
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import logging
@@ -20,6 +19,7 @@ from typing import Any
 import httpcore
 import httpx
 
+from pyengine import clock
 from pyengine.errors import InvalidRequest
 from pyengine.gateway.courier.answers import Answer
 from pyengine.gateway.courier.hosts import Forbidden, Hosts
@@ -75,7 +75,7 @@ class HttpClient:
             body: the message.
         """
         try:
-            async with asyncio.timeout(self._request_s):
+            async with clock.timeout(self._request_s):
                 return await self._post(httpx.URL(address), headers, body)
         except Forbidden as forbidden:
             return Answer(None, "forbidden", str(forbidden))
@@ -105,7 +105,7 @@ class HttpClient:
             texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in got.items()}
             answer = Answer(response.status, retry_after_s=retry_after_s(texts, datetime.now(UTC)))
             with contextlib.suppress(TimeoutError, httpcore.NetworkError, httpcore.ProtocolError):
-                async with asyncio.timeout(_BODY_S):
+                async with clock.timeout(_BODY_S):
                     await _read(response)
         return answer
 
@@ -144,7 +144,7 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first address of a host that takes the connection."""
-        async with asyncio.timeout(timeout):
+        async with clock.timeout(timeout):
             addresses = await self._hosts.addresses(host, port)
             share_s = None if timeout is None else timeout / len(addresses)
             for address in addresses[:-1]:
@@ -160,7 +160,7 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
-        await asyncio.sleep(seconds)
+        await clock.sleep(seconds)
 
 
 def read_token(path: Path) -> str:

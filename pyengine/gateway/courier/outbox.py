@@ -8,10 +8,10 @@ acknowledgment that the database did not take is sent again, and its message is 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
+from pyengine import clock
 from pyengine.backoff import grown
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.gateway import ACKNOWLEDGE, OFFERS
@@ -41,7 +41,6 @@ class Outbox:
     def __init__(self, link: ConnectionPool, server_url: str | None) -> None:
         self._link = link
         self._server_url = server_url
-        self._loop = asyncio.get_running_loop()
         # what this process has claimed, and until when
         self._offers: dict[tuple[str, int], float] = {}
         self._unblocks: dict[tuple[str, str], float] = {}
@@ -81,7 +80,7 @@ class Outbox:
 
     def refuse(self, offer: Offer) -> None:
         """Let an offer that its receiver has refused be made again, after a pause that grows each time."""
-        key, now_s = (offer.id, offer.version), self._loop.time()
+        key, now_s = (offer.id, offer.version), clock.monotonic()
         for old in [key for key, (_, at_s) in self._refusals.items() if at_s < now_s - _FORGET_S]:
             del self._refusals[old]
         self._offers.pop(key, None)
@@ -132,7 +131,7 @@ class Outbox:
 
     async def renew(self) -> None:
         """Renew the claims that end soon."""
-        now_s = self._loop.time()
+        now_s = clock.monotonic()
         offers = [key for key, until_s in self._offers.items() if until_s < now_s + _RENEW_S]
         unblocks = [key for key, until_s in self._unblocks.items() if until_s < now_s + _RENEW_S]
         if offers:
@@ -158,13 +157,13 @@ class Outbox:
             # clients end their process on such a message
             logger.error("promise %s has an unblock message and is pending", row["promise_id"])
             return None
-        self._unblocks[key] = self._loop.time() + _CLAIM_MS / 1000
+        self._unblocks[key] = clock.monotonic() + _CLAIM_MS / 1000
         return Unblock.from_row(row) if is_new else None
 
     def _offer(self, row: Any) -> Offer | None:
         key = (row["id"], row["version"])
         is_new = key not in self._offers
-        self._offers[key] = self._loop.time() + row["retry_ms"] / 1000
+        self._offers[key] = clock.monotonic() + row["retry_ms"] / 1000
         return Offer.from_row(row, self._server_url) if is_new else None
 
     async def _defer_offers(self, deferred: list[tuple[tuple[str, int], int]]) -> None:

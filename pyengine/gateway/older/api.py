@@ -6,7 +6,6 @@ May not: the work of an endpoint (promises.py, tasks.py, schedules.py).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -14,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from pyengine import clock
 from pyengine.gateway.envelope import Refused
 from pyengine.gateway.json_object import read_object
 from pyengine.gateway.memory import Share
@@ -76,13 +76,13 @@ class OlderApi:
         bodies, metrics = self._resources.bodies, self._resources.metrics
 
         async def answer(request: Request) -> Response:
-            begun_s = asyncio.get_running_loop().time()
+            begun_s = clock.monotonic()
             try:
                 with bodies.share() as share:
                     response = await self._answer(request, share, work)
             except ClientDisconnect:
                 return Response(status_code=400)
-            metrics.answered(kind, response.status_code, asyncio.get_running_loop().time() - begun_s)
+            metrics.answered(kind, response.status_code, clock.monotonic() - begun_s)
             return response
 
         return Route(path, answer, methods=[method])

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from pyengine import clock
 from pyengine.gateway.outgoing import STUCK_S, Outgoing, drain, write
 from pyengine.gateway.permissions import Forbidden, check_stream
 from pyengine.gateway.resources import Resources
@@ -61,7 +62,7 @@ class EventStreams:
                 return PlainTextResponse(str(forbidden), 403)
         if not is_routable(*member):
             return PlainTextResponse("no message can be addressed to this group and id", 400)
-        ends_s = asyncio.get_running_loop().time() + random.uniform(*self._config.stream_life_s)
+        ends_s = clock.monotonic() + random.uniform(*self._config.stream_life_s)
         try:
             stream = self._members.join(member, ends_s, ends_s - self._config.closing_s)
         except Full:
@@ -96,7 +97,7 @@ class _StreamResponse(Response):
 
     async def _write_next(self, send: Send) -> bool:
         """Write what there is, or wait for something; return false at the end."""
-        stream, now_s = self._stream, asyncio.get_running_loop().time()
+        stream, now_s = self._stream, clock.monotonic()
         if now_s >= stream.ends_s:
             stream.end("its time is over")
         stream.wake.clear()
@@ -113,9 +114,9 @@ class _StreamResponse(Response):
             return False
         pause_s = min(self._comment_s, stream.ends_s - now_s)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
+            async with clock.timeout(pause_s):
                 await stream.wake.wait()
-        if not stream.wake.is_set() and asyncio.get_running_loop().time() < stream.ends_s:
+        if not stream.wake.is_set() and clock.monotonic() < stream.ends_s:
             await write(send, COMMENT)
         return True
 

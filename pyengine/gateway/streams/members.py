@@ -71,8 +71,8 @@ class Stream:
 
     Args:
         member: whose it is.
-        ends_s: the loop's time at which it ends.
-        full_s: the loop's time from which on it takes nothing new.
+        ends_s: the time at which it ends.
+        full_s: the time from which on it takes nothing new.
         offered: the last stream on which each task was offered, for all streams of the gateway.
         share: the bytes of its messages.
         max_bytes: the largest number of them, unless a single message has more.
@@ -234,8 +234,8 @@ class Members:
 
         Args:
             member: whose it is.
-            ends_s: the loop's time at which it ends.
-            full_s: the loop's time from which on it takes nothing new.
+            ends_s: the time at which it ends.
+            full_s: the time from which on it takes nothing new.
 
         Raises:
             Full: there may be no further one.

@@ -7,10 +7,10 @@ and for no more than they may have without acquiring it.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import Any
 
+from pyengine import clock
 from pyengine.database.pool import ConnectionPool
 from pyengine.gateway.metrics import Metrics
 from pyengine.gateway.poller import Poller
@@ -52,10 +52,9 @@ class Offers:
         self.poller = Poller(self._poll, "offers", _LONGEST_S)
 
     async def _poll(self) -> bool | None:
-        loop = asyncio.get_running_loop()
         if not len(self._members):
             return None
-        asked_s = now_s = loop.time()
+        asked_s = now_s = clock.monotonic()
         streams = [one for one in self._members.taking(now_s) if one.asks_for_tasks(now_s)]
         most = max(1, _BATCH // max(1, len(streams)))
         rooms = {one.member.address: (one, self._room(one, now_s)) for one in streams}
@@ -67,7 +66,7 @@ class Offers:
         rows = await self._link.rows(
             self._dialect.offers, [address for address, _ in asked], [room for _, room in asked]
         )
-        now_s = loop.time()
+        now_s = clock.monotonic()
         sent = False
         in_vain: set[Stream] = set()
         left = dict(asked)

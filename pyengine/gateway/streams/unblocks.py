@@ -11,12 +11,12 @@ again when its claim ends.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import random
 from typing import Any, TypeAlias
 
+from pyengine import clock
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.gateway import ACKNOWLEDGE
 from pyengine.errors import EngineError
@@ -65,7 +65,7 @@ class Unblocks:
             await self._acknowledge()
         if not len(self._members):
             return False if self._sent else None
-        streams = self._members.taking(asyncio.get_running_loop().time())
+        streams = self._members.taking(clock.monotonic())
         if not streams:
             return False
         addresses = list({address for one in streams for address in _addresses(one.member)})
@@ -116,7 +116,7 @@ class Unblocks:
     def _receiver(self, address: str) -> Stream | None:
         group, _, pid = address.partition("://")[2].partition("@")[2].partition("/")
         found = [self._members.find(Member(group, pid))] if pid else self._members.of_group(group)
-        now_s = asyncio.get_running_loop().time()
+        now_s = clock.monotonic()
         streams = [one for one in found if one is not None and one.takes_messages(now_s)]
         return random.choice(streams) if streams else None
 
