@@ -129,7 +129,7 @@ class Pushes:
         list[str] | None,
         typer.Option(
             "--push-private",
-            metavar="HOST[:PORT]",
+            metavar="[.]HOST[:PORT]",
             help="Host that may be pushed to although its address is not public; .NAME: all below a name.",
         ),
     ] = None

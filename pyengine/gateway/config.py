@@ -23,7 +23,10 @@ MAX_BODIES_BYTES = 256 * 1024 * 1024
 MAX_OUTGOING_BYTES = 128 * 1024 * 1024
 MAX_STREAM_BYTES = 1024 * 1024
 
-_HOST = re.compile(r"[^\s/@]+")
+# a name or all names below one, an address, or an address in brackets; all but a bare IPv6 one with a port
+_HOST = re.compile(
+    r"(\.?[a-z0-9_-][a-z0-9._-]*|\[[0-9a-f:.]+\])(:[0-9]+)?|[0-9a-f.]*:[0-9a-f:.]*:[0-9a-f:.]*", re.I
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +120,8 @@ class GatewayConfig:
         for name in self.push_private:
             if not _HOST.fullmatch(name):
                 raise InvalidRequest(
-                    f"{name!r} is no host that messages may be pushed to", hint="NAME, NAME:PORT or .NAME"
+                    f"{name!r} is no host that messages may be pushed to",
+                    hint="NAME, or .NAME for all names below it, and :PORT behind it for one port",
                 )
         if self.auth_key is None and not self.insecure_no_auth and not is_loopback(self.host):
             raise InvalidRequest(

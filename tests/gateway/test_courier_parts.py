@@ -18,10 +18,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from pyengine.errors import InvalidRequest
+from pyengine.gateway.config import GatewayConfig
 from pyengine.gateway.courier.answers import Answer
 from pyengine.gateway.courier.circuits import Circuit, Circuits
 from pyengine.gateway.courier.courier import Courier, PushLimits
-from pyengine.gateway.courier.hosts import Forbidden, Hosts, is_public
+from pyengine.gateway.courier.hosts import Forbidden, Hosts, is_own, is_public
 from pyengine.gateway.courier.http_client import HttpClient
 from pyengine.gateway.courier.outbox import Outbox
 from pyengine.gateway.courier.pushes import Offer, Push, shown
@@ -32,6 +34,7 @@ from tests.gateway.receivers import Receiver, Reply
 PRIVATE = """
 0.0.0.0 10.1.2.3 100.64.0.1 127.0.0.1 127.9.9.9 169.254.169.254 172.16.0.1 192.0.0.1 192.0.2.1
 192.168.1.1 198.18.0.1 198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.250 240.0.0.1 255.255.255.255
+192.0.0.8 192.0.0.192 192.0.0.255
 168.63.129.16 192.88.99.1 3fff::1 3fff:fff::1 2606:4700::5efe:10.0.0.1 2606:4700::200:5efe:8.8.8.8
 :: ::1 ::7f00:1 ::ffff:10.0.0.1 ::ffff:127.0.0.1 64:ff9b::a00:1 64:ff9b:1::1 100::1 2001::1 2001:db8::1
 2002:a00:1:: 2002:7f00:1:: fc00::1 fd00::1 fe80::1 fe80::1%eth0 fec0::1 ff02::1
@@ -69,6 +72,8 @@ def test_names_of_this_machine(host: str) -> None:
         ("Inner.Example", True),
         ("inner.example:81", True),
         (".example", True),
+        (".example:81", True),
+        (".example:80", False),
         ("inner.example:80", False),
         ("example", False),
         (".inner.example", False),
@@ -78,6 +83,63 @@ def test_names_of_this_machine(host: str) -> None:
 def test_named_hosts(named: str, is_named: bool) -> None:
     """A name, with its port, or all names below one."""
     assert Hosts([named]).is_named("inner.example", 81) is is_named
+
+
+def test_an_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even a public one: services behind its firewall listen there too. Others are not."""
+    monkeypatch.setattr("pyengine.gateway.courier.hosts.is_public", lambda address: True)
+    for address in ("127.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1"):
+        with pytest.raises(Forbidden, match="this machine's"):
+            asyncio.run(Hosts(()).addresses(address, 80))
+    assert asyncio.run(Hosts(["127.0.0.1"]).addresses("127.0.0.1", 80)) == ["127.0.0.1"]
+    assert not any(is_own(address, 80) for address in PUBLIC)
+
+
+def test_silent_name_servers_keep_no_known_name_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any number of names that do not resolve leave threads for one that has resolved before."""
+    ended = threading.Event()
+
+    def resolve(host: str, *_: object, **__: object) -> list[object]:
+        if host != "good.example":
+            ended.wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 80))]
+
+    async def look_up() -> list[str]:
+        hosts = Hosts(())
+        await hosts.addresses("good.example", 80)
+        silent = [asyncio.create_task(hosts.addresses(f"h{n}.example", 80)) for n in range(200)]
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while threading.active_count() < 48:
+                    await asyncio.sleep(0)
+                return await hosts.addresses("good.example", 80)
+        finally:
+            ended.set()
+            await asyncio.gather(*silent)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert asyncio.run(look_up()) == ["8.8.8.8"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_taken"),
+    [
+        *((each, True) for each in ("a.internal", ".internal", ".internal:8080", "a:1", "10.0.0.1", "::1")),
+        *((each, True) for each in ("[::1]", "[::1]:80", "10.0.0.1:80", "A_b-c")),
+        *(
+            (each, False)
+            for each in ("*.internal", "*", "a:", "a:b", "http://a", "a b", "", ".", "b\xfccher")
+        ),
+    ],
+)
+def test_hosts_that_can_be_named(name: str, is_taken: bool) -> None:
+    """What matches nothing is refused where it is written."""
+    config = GatewayConfig(database_url="postgresql://h/d", push_private=(name,))
+    if is_taken:
+        config.check()
+    else:
+        with pytest.raises(InvalidRequest, match="no host"):
+            config.check()
 
 
 def test_one_private_address_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +191,13 @@ class Checked(Hosts):
         return self._found
 
 
-def posted(hosts: Hosts, url: str) -> Answer:
+def posted(hosts: Hosts, url: str, **headers: str) -> Answer:
     """The answer to a message."""
 
     async def post() -> Answer:
         client = HttpClient(hosts, token="t", connect_s=2, request_s=5)
         try:
-            return await client.post(url, {}, b"{}")
+            return await client.post(url, headers, b"{}")
         finally:
             await client.close()
 
@@ -150,6 +212,14 @@ def test_the_connection_goes_to_the_checked_address() -> None:
         assert posted(Checked("127.0.0.2", "127.0.0.1"), url) == Answer(200)
         assert receiver.got[0].headers["host"] == f"receiver.invalid:{receiver.port}"
         assert "authorization" not in receiver.got[0].headers
+
+
+def test_a_header_that_cannot_be_sent(caplog: pytest.LogCaptureFixture) -> None:
+    """Speaks against the message, with a sentence."""
+    with Receiver() as receiver:
+        answer = posted(Checked("127.0.0.1"), receiver.url, **{"x-b\xfc": "v"})
+    assert (answer.status, answer.problem) == (None, "unreachable")
+    assert "not ASCII" in answer.detail and not caplog.messages
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,8 +433,8 @@ def rooms(limits: PushLimits, *addresses: str) -> dict[str, int]:
 
 def test_every_address_gets_a_request_before_one_gets_several() -> None:
     """One with many messages costs the others nothing."""
-    found = rooms(PushLimits(per_address=16, in_all=32), *(f"https://h{n}.example/" for n in range(30)))
-    assert (len(found), sum(found.values())) == (30, 32)
+    found = rooms(PushLimits(per_address=16, in_all=43), *(f"https://h{n}.example/" for n in range(30)))
+    assert (len(found), sum(found.values())) == (30, 31)
 
 
 def test_a_host_gets_a_quarter_of_all_requests() -> None:

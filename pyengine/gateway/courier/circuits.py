@@ -28,11 +28,13 @@ class Circuit:
     Attributes:
         in_flight: requests that are open.
         status: the last answer's status, so that the log names a change only.
+        answers: whether the last request was answered. One that never was may hang with all it can get.
     """
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.status: int | None = None
+        self.answers = False
         self._failures = 0
         self._opened_s = -inf
         self._retry_s = -inf
@@ -64,6 +66,7 @@ class Circuit:
         was_open = self.is_open
         self._ended(now_s)
         self._failures, self._retry_s = 0, -inf
+        self.answers = True
         return was_open
 
     def failed(self, begun_s: float, now_s: float, *, at_once: bool, retry_after_s: float | None) -> bool:
@@ -76,6 +79,7 @@ class Circuit:
             retry_after_s: the pause that the receiver asks for, in seconds.
         """
         self._ended(now_s)
+        self.answers = False
         if begun_s < self._opened_s:
             return False
         was_open = self.is_open

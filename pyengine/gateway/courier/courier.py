@@ -4,7 +4,8 @@ Lives here: `Courier`: when messages are asked for, how many are sent at once, a
 after its answer. May not: a request (http_client.py), a statement (outbox.py). Design: an offer needs no
 second try here, because the database offers a task again until it is acquired; a receiver that refuses it is
 only asked less and less often. An unblock message is sent until its receiver has taken it, refuses
-such messages for ever, or has been away for a day.
+such messages for ever, or has been away for a day. Clients choose the addresses, and some hang: no host gets
+more than half of what the others leave, and a quarter is kept for hosts that answer and have nothing open.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ class PushLimits:
     def per_host(self) -> int:
         """To all addresses of one host, which may hang with all of them."""
         return max(self.per_address, self.in_all // 4)
+
+    @property
+    def reserved(self) -> int:
+        """For hosts with nothing open, at addresses whose last request was answered."""
+        return self.in_all // 4
 
 
 class Courier:
@@ -139,14 +145,20 @@ class Courier:
         rooms: Counter[str] = Counter()
         for most in (1, self._limits.per_address):
             for address in addresses:
-                host = shown(address)
-                own = min(most, self._circuits.of(address).room(now_s, self._limits.per_address))
-                more = min(left, self._limits.per_host - at_hosts[host], own - rooms[address])
+                host, circuit = shown(address), self._circuits.of(address)
+                own = min(most, circuit.room(now_s, self._limits.per_address)) - rooms[address]
+                is_reserved = circuit.answers and not at_hosts[host]
+                free = left if is_reserved else left - self._limits.reserved
+                more = min(free, own, self._share(free + at_hosts[host]) - at_hosts[host])
                 if more > 0:
                     rooms[address] += more
                     at_hosts[host] += more
                     left -= more
         return rooms
+
+    def _share(self, rest: int) -> int:
+        """Return how many requests a host may have open of those that the other hosts leave."""
+        return min(self._limits.per_host, max(1, rest // 2))
 
     async def _send(self, push: Push) -> None:
         begun_s = clock.monotonic()

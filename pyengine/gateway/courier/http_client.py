@@ -120,7 +120,7 @@ class HttpClient:
             (b"host", url.netloc),
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % length),
-            *((name.encode("ascii"), value.encode()) for name, value in own.items()),
+            *((_name(name), value.encode()) for name, value in own.items()),
         ]
 
     def _may_know(self, url: httpx.URL) -> bool:
@@ -190,3 +190,9 @@ async def _read(response: httpcore.Response) -> None:
 
 def _user(url: httpx.URL) -> bytes:
     return f"{url.username}:{url.password}".encode()
+
+
+def _name(header: str) -> bytes:
+    if not header.isascii():
+        raise httpcore.LocalProtocolError("a header that its receiver wants has a name that is not ASCII")
+    return header.encode("ascii")
