@@ -39,7 +39,7 @@ from pyengine.definitions.retry import Duration, Retry
 from pyengine.definitions.signals import Signal
 from pyengine.development import DevelopmentChecks, check_finished, observing
 from pyengine.errors import EngineError, InvalidRequest, RunFailed
-from pyengine.foreground import runner, serve
+from pyengine.foreground import ServingProcess, runner, serve
 from pyengine.live_bar import following
 from pyengine.worker.worker import Worker
 
@@ -309,11 +309,11 @@ class App(AppCalls, AppSchedules, Starts):
         """
         _refuse_loop("app.serve")
 
-        with contextlib.ExitStack() as at_end, runner() as loop:
+        with ServingProcess() as process, contextlib.ExitStack() as at_end:
             # runs free their objects by themselves; frequent collections took a fifth of the time
             at_end.callback(gc.set_threshold, *gc.get_threshold())
             gc.set_threshold(50_000, 20, 50)
-            loop.run(serve(lambda: self.worker(**options), wait=wait))
+            process.run(serve(lambda: self.worker(**options), wait=wait))
 
     @contextlib.asynccontextmanager
     async def worker(

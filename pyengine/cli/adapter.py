@@ -105,11 +105,13 @@ def worker(
     from pyengine.calls.adapter_worker import AdapterWorker
     from pyengine.calls.program_executor import ProgramExecutor
     from pyengine.database.connection import Database
-    from pyengine.foreground import serve
+    from pyengine.foreground import ServingProcess, serve
 
     served = served_adapters(adapter)
     listen_url = listen_url or os.environ.get("PYENGINE_LISTEN_URL")
-    with at.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
+    # an embedded server runs as long as the worker
+    with ServingProcess() as process, at.database(create=True, wait=not no_wait) as db:
+        db.conn.close()
         log.configure()
         names = [one.name for one in served]
         about = {"process": os.getpid(), "adapters": names, "database": redact(db.place)}
@@ -130,7 +132,7 @@ def worker(
             inline_inputs=polls.inline_inputs,
             grace_s=grace,
         )
-        asyncio.run(serve(lambda: made, wait=not no_wait))
+        process.run(serve(lambda: made, wait=not no_wait, grace_s=grace))
     at.out.remark("worker stopped")
 
 

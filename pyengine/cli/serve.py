@@ -20,7 +20,7 @@ from pyengine.cli.database import Invocation
 from pyengine.cli.display.logs import LogOptions
 from pyengine.cli.output import redact
 from pyengine.errors import InvalidRequest
-from pyengine.foreground import runner
+from pyengine.foreground import ServingProcess
 from pyengine.foreground import serve as serve_until_signal
 
 if TYPE_CHECKING:
@@ -188,11 +188,11 @@ def serve(
         **{**asdict(pushes), "push_private": tuple(pushes.push_private or ())},
     )
     config.check()
-    with at.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the gateway
+    # an embedded server runs as long as the gateway
+    with ServingProcess() as process, at.database(create=True, wait=not no_wait) as db:
         db.conn.close()
         log.configure()
-        with runner() as loop:
-            loop.run(_serve(at, replace(config, database_url=db.url), redact(db.place)))
+        process.run(_serve(at, replace(config, database_url=db.url), redact(db.place)))
     at.out.remark("gateway stopped")
 
 

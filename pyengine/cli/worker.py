@@ -65,25 +65,19 @@ def worker(
     set_database(found, at)
     if listen_url is not None:
         found._listen_url = listen_url
+    from pyengine.foreground import ServingProcess
+
     names = sorted({one.name for one in found.registry.workflows()})
     adapters = [one.name for one in served_adapters(adapter or [])]
     if not names and not found.memos and not adapters:
         raise NotFound(f"{app} has no workflow", hint="put @app.workflow on an async function")
     queues = queue or found.registry.queues()
     where = replace(at, database_url=found._database_url, data_dir=found._data_dir)
-    with where.database(create=True, wait=not no_wait) as db:  # an embedded server runs as long as the worker
+    # an embedded server runs as long as the worker
+    with ServingProcess(), where.database(create=True, wait=not no_wait) as db:
+        db.conn.close()
         log.configure()
-        about = {"process": os.getpid(), "workflows": names, "queues": queues, "database": redact(db.place)}
-        about |= {"memos": sorted(one.name for one in found.memos.values()), "adapters": adapters}
-        beside = f" and the adapter {listed(adapters)}" if adapters else ""
-        at.out.answer(
-            about,
-            lambda console: console.print(
-                f"worker {about['process']} serves {listed(names)} from queue {listed(queues)}{beside} "
-                f"in the {about['database']}; Ctrl-C stops it",
-                soft_wrap=True,
-            ),
-        )
+        _introduce(at, found, queues, adapters, redact(db.place))
         found.serve(
             queues=queues,
             concurrency=concurrency,
@@ -93,6 +87,22 @@ def worker(
             dev=dev,
         )
     at.out.remark("worker stopped")
+
+
+def _introduce(at: Invocation, found: App, queues: list[str], adapters: list[str], database: str) -> None:
+    """Print what the worker serves."""
+    names = sorted({one.name for one in found.registry.workflows()})
+    about = {"process": os.getpid(), "workflows": names, "queues": queues, "database": database}
+    about |= {"memos": sorted(one.name for one in found.memos.values()), "adapters": adapters}
+    beside = f" and the adapter {listed(adapters)}" if adapters else ""
+    at.out.answer(
+        about,
+        lambda console: console.print(
+            f"worker {about['process']} serves {listed(names)} from queue {listed(queues)}{beside} "
+            f"in the {about['database']}; Ctrl-C stops it",
+            soft_wrap=True,
+        ),
+    )
 
 
 def set_database(found: App, at: Invocation) -> None:

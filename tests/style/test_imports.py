@@ -28,15 +28,23 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("calls",),
     ("embedded", "admin", "gateway"),
     (
-        *("compatibility", "replay_check", "development", "sync", "app_runtime", "foreground", "app_calls"),
-        *("app_schedules", "live_bar", "app"),
+        *(
+            "compatibility",
+            "replay_check",
+            "development",
+            "sync",
+            "app_runtime",
+            "stop_signals",
+            "foreground",
+        ),
+        *("app_calls", "app_schedules", "live_bar", "app"),
     ),
     ("demo",),
     ("cli", "__main__"),
 )
 CHAINS = {
-    *("compatibility", "replay_check", "development", "sync", "app_runtime", "foreground", "app_calls"),
-    *("app_schedules", "live_bar", "app", "cli", "__main__"),
+    *("compatibility", "replay_check", "development", "sync", "app_runtime", "stop_signals", "foreground"),
+    *("app_calls", "app_schedules", "live_bar", "app", "cli", "__main__"),
 }
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {

@@ -1,0 +1,245 @@
+"""A stop needs nobody's consent: a process that serves ends at a signal, whatever code of users does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.crash.processes import environment, until
+
+Connection = psycopg.Connection[tuple[object, ...]]
+Process = subprocess.Popen[bytes]
+Serve = Callable[..., Process]
+WAIT_S = 60.0
+
+HEAD = """
+import asyncio, ctypes, multiprocessing, os, signal, sys, threading, time
+from pathlib import Path
+from pyengine import App, ctx
+
+
+def mark(name):
+    Path(name).touch()
+"""
+
+# what holds up a stop, as the only step of a workflow: the body of `hold`
+HOLDING = {
+    "deaf": """
+        while True:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                mark("cancelled")
+    """,
+    "blocked": """
+        time.sleep(600)
+    """,
+    "blocked in C": """
+        library = ctypes.CDLL(None)
+        while True:
+            library.sigsuspend(ctypes.create_string_buffer(128))
+    """,
+    "default executor": """
+        await asyncio.gather(*[asyncio.to_thread(time.sleep, 600) for _ in range(100)])
+    """,
+    "thread": """
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        await asyncio.sleep(600)
+    """,
+}
+
+
+@pytest.fixture
+def serve(dsn: str, tmp_path: Path) -> Iterator[Serve]:
+    """Start a program with an app; in its folder it makes marks. What still runs at the end is killed."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(
+        source: str, *, url: str = dsn, last: str = "app.serve()", **options: str
+    ) -> subprocess.Popen[bytes]:
+        (tmp_path / "served.py").write_text(f"{HEAD}{source}\nif __name__ == '__main__':\n    {last}\n")
+        process = subprocess.Popen(
+            [sys.executable, "served.py"],
+            cwd=tmp_path,
+            env=environment(url) | options,
+            stderr=(tmp_path / "log").open("wb"),
+            stdout=subprocess.DEVNULL,
+        )
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def happens(process: Process, what: Callable[[], object], folder: Path) -> None:
+    """Wait until something is true, for as long as a program runs."""
+    ends_s = time.monotonic() + WAIT_S
+    while not what():
+        assert process.poll() is None and time.monotonic() < ends_s, (folder / "log").read_text()
+        time.sleep(0.02)
+
+
+def made(folder: Path, name: str, process: Process) -> None:
+    """Wait until a program has made a mark."""
+    happens(process, (folder / name).exists, folder)
+
+
+def held(body: str) -> str:
+    """An app whose workflow `go` runs a step with this body, which marks that it has begun."""
+    return f"""
+app = App()
+
+@app.step
+async def hold() -> None:
+        mark("begun")
+        {body.strip()}
+
+@app.workflow
+async def go() -> None:
+    await hold()
+"""
+
+
+def ended(process: Process, folder: Path) -> tuple[int, str]:
+    """The code and the log of a process that ends, in a time far above what the law allows."""
+    try:
+        code = process.wait(30)
+    except subprocess.TimeoutExpired:
+        raise AssertionError((folder / "log").read_text()) from None
+    return code, (folder / "log").read_text()
+
+
+@pytest.mark.parametrize("what", HOLDING)
+def test_nothing_holds_up_a_second_signal(what: str, serve: Serve, conn: Connection, tmp_path: Path) -> None:
+    """It ends the process at once, also while the loop is blocked."""
+    conn.execute("select durable.start('go', '[]', any_workflow => true)")
+    process = serve(held(HOLDING[what]))
+    made(tmp_path, "begun", process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    code, _ = ended(process, tmp_path)
+    # the loop has let go of the signals by then if nothing in it holds up the stop
+    assert code == 128 + signal.SIGTERM or (what == "thread" and code in (0, -signal.SIGTERM))
+
+
+STARTS = {
+    "a dependency": """
+async def pool():
+    mark("begun")
+    await asyncio.sleep(600)
+
+app = App(deps={"pool": pool})
+""",
+    "a dependency that blocks the loop": """
+def pool():
+    mark("begun")
+    time.sleep(600)
+
+app = App(deps={"pool": pool})
+""",
+    "a dependency that swallows its cancellation": """
+async def pool():
+    mark("begun")
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            pass
+
+app = App(deps={"pool": pool})
+""",
+}
+
+
+@pytest.mark.parametrize("what", STARTS)
+def test_a_start_that_waits_is_given_up(what: str, serve: Serve, tmp_path: Path) -> None:
+    """For a dependency, whatever its code does."""
+    process = serve(STARTS[what])
+    made(tmp_path, "begun", process)
+    process.send_signal(signal.SIGTERM)
+    code, log = ended(process, tmp_path)
+    assert (code, "main thread is here" in log) == (0, "blocks" in what)
+
+
+COMMAND = "os.execl(sys.executable, 'python', '-m', 'pyengine', "
+AT_A_COPY = {
+    "worker": "app.serve()",
+    "adapter worker": COMMAND + "'adapter', 'worker', '--adapter', 'a=/bin/true')",
+    "command": COMMAND + "'worker', 'served:app')",
+    "memo": "app.serve()",
+}
+
+
+@pytest.mark.unlawful("a copy is made here")
+@pytest.mark.parametrize("what", AT_A_COPY)
+def test_a_worker_of_a_copy_stops(
+    what: str, serve: Serve, another_database: Callable[[], str], tmp_path: Path
+) -> None:
+    """While it waits for the adoption."""
+    url = another_database()
+    with psycopg.connect(url, autocommit=True) as conn:
+        name = conn.info.dbname
+        conn.execute(f"alter database {name} set durable.site = 'copy'".encode())
+    memo = "@app.memo\nasync def double(n: int) -> int:\n    return 2 * n\n" if what == "memo" else ""
+    process = serve(held(HOLDING["thread"]) + memo, url=url, last=AT_A_COPY[what])
+    happens(process, lambda: "was not adopted" in (tmp_path / "log").read_text(), tmp_path)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process, tmp_path)[0] == 0
+
+
+FORKING = """
+app = App()
+
+@app.step
+def one() -> int:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join()
+    return child.exitcode
+
+@app.step
+def pool() -> list[int]:
+    with multiprocessing.get_context("fork").Pool(3) as several:
+        return several.map(abs, [1, -2, 3])
+
+@app.step
+def default() -> bool:
+    child = os.fork()
+    if not child:
+        code = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and signal.set_wakeup_fd(-1) == -1
+        os._exit(not code)
+    return os.waitpid(child, 0)[1] == 0
+
+@app.workflow
+async def go() -> tuple[int, list[int], bool]:
+    return await one(), await pool(), await default()
+"""
+
+
+def test_the_end_of_a_child_is_no_signal_for_its_parent(
+    serve: Serve, dsn: str, conn: Connection, tmp_path: Path
+) -> None:
+    """A step forks processes and ends them: their worker goes on (C045)."""
+    conn.execute(
+        "select durable.start('go', '[]', id => id, any_workflow => true) from unnest('{a,b}'::text[]) id"
+    )
+    process = serve(FORKING)
+    until(dsn, "select count(*) = 2 from durable.runs where state in ('completed', 'failed')")
+    rows = conn.execute("select distinct result, error from durable.runs where workflow = 'go'").fetchall()
+    assert rows == [([-signal.SIGTERM, [1, 2, 3], True], None)]
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    code, log = ended(process, tmp_path)
+    assert (code, "Traceback" in log) == (0, False)
