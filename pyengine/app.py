@@ -214,6 +214,7 @@ class App(AppCalls, AppSchedules, Starts):
                 retry=retry,
                 signals=signals,
                 any_signal=any_signal,
+                home=self.registry,
             )
             return self.registry.add_workflow(made)
 

@@ -23,7 +23,7 @@ import msgspec
 from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.errors import EngineError
-from pyengine.protocol.commands import Cancelled, Complete, ContinueAsNew, End, Fail, Halt, Suspend
+from pyengine.protocol.commands import Cancelled, Complete, ContinueAsNew, End, Fail, Halt, Refuse, Suspend
 from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.divergence import SAME_AS_JOURNAL
 from pyengine.replay.machine import Replay
@@ -184,6 +184,8 @@ def _replayed(journal: Journal, workflow: WorkflowDef, codec: Codec) -> _Replaye
         replay.evict()
     if isinstance(end, Halt):
         return _Replayed(None, _of_problem(end))
+    if isinstance(end, Refuse):
+        end = Fail(error=end.error)
     if isinstance(end, ContinueAsNew) and end.error is not None:
         # whether another attempt follows is a matter of the policy, not of the journal
         end = Fail(error=end.error)

@@ -84,9 +84,10 @@ def definition_of(
     """Return the definition of a workflow; None for a name that is not known here.
 
     Raises:
-        InvalidRequest: it is neither a workflow nor a name.
+        InvalidRequest: it is neither a workflow nor a name, or a namesake from another app.
     """
     if isinstance(workflow, Workflow | BoundWorkflow):
+        workflow.definition.refuse_namesake(registry)
         return workflow.definition
     if not isinstance(workflow, str):
         raise not_a_workflow(workflow, "start")

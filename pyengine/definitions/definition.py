@@ -10,13 +10,15 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
 
 from pyengine.definitions.retry import NO_RETRY, Retry
 from pyengine.definitions.signals import Signal
 from pyengine.definitions.signatures import Signature
+from pyengine.errors import InvalidRequest
 
-__all__ = ["OnInterrupt", "StepDef", "WorkflowDef"]
+__all__ = ["Home", "OnInterrupt", "StepDef", "WorkflowDef"]
 
 OnInterrupt: TypeAlias = Literal["retry", "fail"]
 
@@ -48,6 +50,14 @@ class StepDef:
     key: bytes = field(repr=False)
 
 
+class Home(Protocol):
+    """The registry of an app, as its workflows see it."""
+
+    def find(self, name: str, version: str | None = None) -> WorkflowDef | None:
+        """Return its workflow of that name and version, or None."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowDef:
     """The definition of a workflow.
@@ -64,6 +74,7 @@ class WorkflowDef:
             that none are declared (see received_signals.py).
         any_signal: whether signals of other names are accepted.
         signature: binds, encodes and decodes its arguments and result.
+        home: the registry of its app; None outside of one.
     """
 
     fn: Callable[..., Coroutine[Any, Any, Any]]
@@ -75,6 +86,33 @@ class WorkflowDef:
     signals: tuple[Signal[Any], ...] | None = None
     any_signal: bool = False
     signature: Signature = field(repr=False)
+    home: Home | None = field(default=None, repr=False, compare=False)
+
+    def refuse_namesake(self, home: Home | None) -> None:
+        """Refuse a workflow of another app where a workflow of this name is at home: that one would run.
+
+        Raises:
+            InvalidRequest: it is so.
+        """
+        if home is None or self.home is None or self.home is home:
+            return
+        known = home.find(self.name, self.version)
+        if known is not None and known is not self:
+            raise InvalidRequest(
+                f"workflow {self.name!r} of {self.place[0]} belongs to another App, and this App has a "
+                f"workflow of that name, of {known.place[0]}; that one would run",
+                hint="names are global in a database: give one of them another name= or version=",
+            )
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its module and its parameters, as a worker registers them for people."""
+        module = self.fn.__module__
+        if module == "__main__":
+            main = sys.modules["__main__"]
+            spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+            module = spec.name if spec is not None else Path(file).stem if file else module
+        return module, self.signature.parameters
 
     def digest(self, loop_version: int | str) -> str:
         """Return 64 hex digits that change with the code, the Python minor version or the loop.

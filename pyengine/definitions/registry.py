@@ -17,7 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pyengine.definitions.bound_workflow import BoundWorkflow
 from pyengine.definitions.current_run import scope
-from pyengine.definitions.definition import OnInterrupt, StepDef, WorkflowDef
+from pyengine.definitions.definition import Home, OnInterrupt, StepDef, WorkflowDef
 from pyengine.definitions.determinism.warning import warn_of
 from pyengine.definitions.local_errors import local_errors, warn_of_inner_errors
 from pyengine.definitions.nested_calls import warn_of_nested
@@ -242,6 +242,7 @@ def make_workflow(
     retry: Retry | None = None,
     signals: Iterable[Signal[Any] | str] | None = None,
     any_signal: bool = False,
+    home: Home | None = None,
 ) -> Workflow[P, R]:
     """Return the workflow around an async function.
 
@@ -254,6 +255,7 @@ def make_workflow(
         retry: when a failed run is tried again from its beginning; None means never.
         signals: signals that it receives, besides those that its code names, and no others.
         any_signal: accept signals of every name.
+        home: the registry of its app.
 
     Raises:
         InvalidRequest: an option is wrong, or the function is not async.
@@ -283,6 +285,7 @@ def make_workflow(
             signals=_declared_signals(chosen, signals),
             any_signal=any_signal,
             signature=Signature(fn, f"workflow {chosen}"),
+            home=home,
         )
     )
 

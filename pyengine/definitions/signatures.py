@@ -67,6 +67,15 @@ class Signature:
         self._most = len(positional) if self._rest is None else 1 << 30
         self._arrays: dict[int, tuple[TypeCodec, list[tuple[str, TypeCodec]]]] = {}
 
+    @property
+    def parameters(self) -> str:
+        """The names of its parameters, with `=` for one that may be left out."""
+        shown = []
+        for one in self._parameters.values():
+            stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
+            shown.append(stars + one.name + ("" if one.default is one.empty else "="))
+        return ", ".join(shown)
+
     def takes(self, name: str) -> bool:
         """Return whether an argument may have this name."""
         return name in self._parameters or self._extra is not None

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 __all__ = [
+    "LAST",
     "Adopt",
     "AwaitRow",
     "CallRemote",
@@ -30,6 +31,7 @@ __all__ = [
     "MakeJoinSet",
     "MakePromise",
     "Receive",
+    "Refuse",
     "Release",
     "RolledBack",
     "RunChild",
@@ -281,6 +283,21 @@ class Halt(_Tagged, frozen=True, kw_only=True, tag="halt"):
     problem: str
 
 
+class Refuse(_Tagged, frozen=True, kw_only=True, tag="refuse"):
+    """The code cannot read arguments or recorded values, and ends by that.
+
+    The database knows which code wrote them. If it was this one the run fails; else it does not fit this
+    worker, and is left to one with that code, or halted.
+
+    Args:
+        error: JSON text of the error.
+        problem: JSON text, as that of `Halt`.
+    """
+
+    error: str
+    problem: str
+
+
 class Cancelled(_Tagged, frozen=True, kw_only=True, tag="cancel"):
     """The workflow ended after a cancellation request and its clean-up."""
 
@@ -309,7 +326,7 @@ class ContinueAsNew(
     retry_in_ms: int | None = None
 
 
-End: TypeAlias = Suspend | Complete | Fail | Halt | Cancelled | ContinueAsNew
+End: TypeAlias = Suspend | Complete | Fail | Halt | Refuse | Cancelled | ContinueAsNew
 
 
 class Release(_Tagged, frozen=True, kw_only=True, tag="release", rename={"retry_in_ms": "retry_in"}):
@@ -319,6 +336,9 @@ class Release(_Tagged, frozen=True, kw_only=True, tag="release", rename={"retry_
 
 
 Ending: TypeAlias = End | Release
+
+LAST = (Complete, Fail, Halt, Refuse, Cancelled)
+"""After these a worker has nothing more to do with the run."""
 
 _WITH_PARAM = (RunChild, CallRemote, Intend)
 _WITH_VALUE = (Captured, RolledBack)
@@ -340,6 +360,8 @@ def weight(commands: Iterable[Command], end: Ending | None) -> int:
             size += text_bytes(text)
             if isinstance(end, ContinueAsNew):
                 size += text_bytes(end.error or "")
+        case Refuse(error=error, problem=problem):
+            size += text_bytes(error) + text_bytes(problem)
     return size
 
 

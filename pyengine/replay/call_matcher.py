@@ -209,6 +209,7 @@ class CallMatcher:
         match: Match = "agrees"
         if row is None or (row.type, row.name, row.hash) != (RowType.CHILD_RUN_SCHEDULED, name, digest):
             text = signature.check(args, kwargs, packed)[0]
+            workflow.refuse_namesake(self._workflow.home)
             self._codec.check_size(len(packed), f"the input of child run {name} of run {self.run.id}")
             command = RunChild(
                 child=sequence.next_child,

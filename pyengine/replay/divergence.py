@@ -15,9 +15,10 @@ import msgspec
 
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.determinism.hazards import hazards_of
-from pyengine.protocol.commands import End, Halt
+from pyengine.errors import EngineError
+from pyengine.protocol.commands import End, Fail, Halt, Refuse
 
-__all__ = ["SAME_AS_JOURNAL", "Difference", "explain", "hint_of"]
+__all__ = ["SAME_AS_JOURNAL", "Difference", "explain", "hint_of", "refusal"]
 
 SAME_AS_JOURNAL = "what the journal expects"
 
@@ -123,6 +124,17 @@ def hint_of(workflow: WorkflowDef, *, repeats: bool, same_code: bool = False) ->
     if same_code:
         return f"{_REMEMBERS}: {lines or _PASS}"
     return f"{_READS}: {lines}; {_DEPLOY}" if lines else f"{_CHANGED}; {_DEPLOY}"
+
+
+def refusal(failure: Fail, error: EngineError) -> Refuse:
+    """Return how a run ends whose code cannot read its arguments or a recorded value.
+
+    Args:
+        failure: how it ends if its own code cannot.
+        error: why.
+    """
+    problem = {"type": "Unreadable", "message": error.message, "data": {"hint": _DEPLOY}}
+    return Refuse(error=failure.error, problem=msgspec.json.encode(problem).decode())
 
 
 def _difference(end: Halt) -> Difference | None:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from pyengine.definitions.current_run import RunInfo, scope
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.retry import Randomness
-from pyengine.errors import EngineError, ForbiddenInWorkflow, NotAwaitable
+from pyengine.errors import DecodeError, EngineError, ForbiddenInWorkflow, NotAwaitable
 from pyengine.loop.awaitables import Call
 from pyengine.loop.event_loop import DeterministicTask, TimerToken
 from pyengine.loop.restrictions import nested_loop_hint
@@ -34,6 +34,7 @@ from pyengine.protocol.commands import (
     End,
     Fail,
     Halt,
+    Refuse,
     StartTimer,
     StepOutcome,
     Suspend,
@@ -45,6 +46,7 @@ from pyengine.replay.call_sequence import describe_end
 from pyengine.replay.cancellation import REPEATS_MAX, Cancellation
 from pyengine.replay.compensation import CompensationFailed
 from pyengine.replay.completions import complete, fire_at_ms
+from pyengine.replay.divergence import refusal
 from pyengine.replay.history import History, add_outcomes
 from pyengine.replay.transaction_log import Transactions
 from pyengine.replay.unawaited import misused_call_hint, put_unread, warn_of_unawaited
@@ -60,7 +62,7 @@ _CANCEL_REQUESTED = RowType.CANCEL_REQUESTED
 _SIGNAL_RECEIVED = RowType.SIGNAL_RECEIVED
 _TIMER_FIRED = RowType.TIMER_FIRED
 
-_LAST = (Complete, Fail, Cancelled, ContinueAsNew, Halt)
+_LAST = (Complete, Fail, Cancelled, ContinueAsNew, Halt, Refuse)
 _WITHOUT_STEPS = (Cancelled, ContinueAsNew)
 
 
@@ -298,7 +300,7 @@ class Replay:
             args, kwargs = self.workflow.signature.decode(self.run.param)
             coroutine = self.workflow.fn(*args, **kwargs)
         except EngineError as error:
-            self._end = self._failed(error)
+            self._end = refusal(self._failed(error), error)
             return None
         self._main = self._loop.create_task(coroutine, name=self.run.workflow, context=self._context())
         return self._main
@@ -400,7 +402,7 @@ class Replay:
             return failure
         delay_ms = self.workflow.retry.delay_ms(self.run.attempt, error, self._randomness)
         if delay_ms is None:
-            return failure
+            return refusal(failure, error) if isinstance(error, DecodeError) else failure
         again = ContinueAsNew(value=self.run.param, children=(), error=failure.error, retry_in_ms=delay_ms)
         return self._next_generation(again)
 
@@ -422,11 +424,8 @@ class Replay:
         if not self.transactions.stuck:
             return None
         message = f"run {self.run.id}: transaction {self._sequence.in_transaction} waits for something else"
-        return self._failed(
-            NotAwaitable(
-                message, hint="while it is open nothing else happens in the run: await its statements"
-            )
-        )
+        hint = "while it is open nothing else happens in the run: await its statements"
+        return self._failed(NotAwaitable(message, hint=hint))
 
     def _suspend(self) -> End | None:
         """Return what the coroutine waits for; None while steps are open or a cancelled run cleans up."""

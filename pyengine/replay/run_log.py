@@ -15,7 +15,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyengine.definitions.current_run import RunInfo
-from pyengine.protocol.commands import Cancelled, Complete, ContinueAsNew, Ending, Fail, Halt, StepOutcome
+from pyengine.protocol.commands import (
+    Cancelled,
+    Complete,
+    ContinueAsNew,
+    Ending,
+    Fail,
+    Halt,
+    Refuse,
+    StepOutcome,
+)
 from pyengine.values.error_records import public_headline, public_traceback, read_record
 
 __all__ = [
@@ -86,19 +95,26 @@ def run_claimed(info: RunInfo, *, is_new: bool) -> None:
         each_run.info(sentence, extra=_fields(info, event))
 
 
-def run_ended(info: RunInfo, end: Ending, now_ms: int) -> None:
+def run_ended(info: RunInfo, end: Ending, now_ms: int, state: str) -> None:
     """Report the end of a run, as the journal has it now; a failure and a halt are errors.
 
     Args:
         info: the run.
         end: how it ended.
         now_ms: the database's time, epoch milliseconds.
+        state: of its task.
     """
-    if isinstance(end, Fail):
+    if isinstance(end, Halt | Refuse) and state == "released":
+        record = read_record(end.problem)
+        reason = record.get("message") if isinstance(record, dict) else None
+        sentence = f"run {info.id} of {info.workflow} does not fit the code of this worker; "
+        sentence += f"it is left to a worker with the code that wrote its journal: {reason}"
+        logger.warning(sentence, extra=_fields(info, "run_left_to_its_code"))
+    elif isinstance(end, Fail) or (isinstance(end, Refuse) and state != "halted"):
         record = read_record(end.error)
         sentence = f"run {info.id} of {info.workflow} failed: {public_headline(record)}"
         logger.error(_with_traceback(sentence, record), extra=_fields(info, "run_failed"))
-    elif isinstance(end, Halt):
+    elif isinstance(end, Halt | Refuse):
         run_halted(info, end.problem)
     elif isinstance(end, ContinueAsNew) and end.error is not None:
         record, delay_ms = read_record(end.error), end.retry_in_ms or 0

@@ -22,7 +22,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -80,13 +80,18 @@ class Vitals:
     main_thread: int
 
 
-def about_process() -> str:
-    """Return what a hello says about this process, as JSON: a migration looks at the version."""
-    about = {
+def about_process(places: Sequence[tuple[str, str]] = ()) -> str:
+    """Return what a hello says about this process, as JSON: a migration looks at the version.
+
+    Args:
+        places: module and parameters of each of its workflows.
+    """
+    about: dict[str, Any] = {
         "host": socket.gethostname(),
         "process": os.getpid(),
         "python": platform.python_version(),
         "pyengine": VERSION,
+        "places": places,
     }
     return msgspec.json.encode(about).decode()
 

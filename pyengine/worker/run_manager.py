@@ -17,7 +17,7 @@ from typing import Any
 
 from pyengine.definitions.registry import Registry
 from pyengine.definitions.retry import Randomness
-from pyengine.protocol.commands import Cancelled, Complete, ContinueAsNew, Fail, Halt, Release, deadlines_ms
+from pyengine.protocol.commands import LAST, ContinueAsNew, Halt, Release, deadlines_ms
 from pyengine.protocol.journal import Row
 from pyengine.protocol.turn import ClaimedRun, RunReport
 from pyengine.replay import run_log
@@ -46,7 +46,6 @@ _STUCK_MS = 1_000
 _ELSEWHERE_MS = 100
 _TRIES_MAX = 10
 _WARN_FROM = 3
-_LAST = (Complete, Fail, Halt, Cancelled)
 
 
 class RunManager:
@@ -284,9 +283,9 @@ class RunManager:
         """A report is in the journal."""
         state, end, phase = event.state, report.end, run.phase
         if end is not None and (
-            isinstance(end, _LAST) or (isinstance(end, ContinueAsNew) and state != "acquired")
+            isinstance(end, LAST) or (isinstance(end, ContinueAsNew) and state != "acquired")
         ):
-            run_log.run_ended(run.info, end, event.now_ms)
+            run_log.run_ended(run.info, end, event.now_ms, state)
             self._drop(run)
             return
         deferred = None

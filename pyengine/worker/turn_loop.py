@@ -26,7 +26,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import RELEASE_UNKNOWN
 from pyengine.definitions.sql_steps import SERVICE
 from pyengine.errors import EngineError
-from pyengine.protocol.commands import Cancelled, Complete, Fail
+from pyengine.protocol.commands import Cancelled, Complete, Fail, Refuse
 from pyengine.protocol.journal import Row
 from pyengine.protocol.turn import NEVER_MS, Answer, RunReport, decode_handoff
 from pyengine.worker.blocked_runs import BlockedRuns, pause_s
@@ -45,7 +45,7 @@ logger = logging.getLogger("pyengine.turn")
 
 _ANSWERS_MAX = 2
 _FEW = 4
-_SETTLES = (Complete, Fail, Cancelled)
+_SETTLES = (Complete, Fail, Refuse, Cancelled)
 _CLAIM_SHARE = 8
 _IN_STEP = 2
 _AGAIN_S = 1.0

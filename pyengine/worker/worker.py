@@ -179,7 +179,7 @@ class Worker:
             list(self.queues),
             names,
             versions,
-            about_process(),
+            about_process([one.place for one in workflows]),
             digests,
             signals.decode(),
             own_queues,
@@ -188,6 +188,7 @@ class Worker:
         self._work = ConnectionPool(self.database, "work", _WORK)
         self._declarations = Declarations(self._side, self._registry)
         answer = await hello_when_adopted(self.database, self._side, hello)
+        _warn_of_namesakes(answer["namesakes"], self._registry)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
         identity = Identity(
             worker=self.id,
@@ -462,3 +463,16 @@ class Worker:
             if not overdue:
                 leases.append(run.lease)
         return leases
+
+
+def _warn_of_namesakes(namesakes: list[dict[str, str]], registry: Registry) -> None:
+    """Warn of workflows that other workers have registered under a name of ours."""
+    for one in namesakes:
+        name, version = one["name"], one["version"]
+        module, parameters = registry.workflow(name, version).place
+        logger.warning(
+            f"workflow {name} version {version} is here {module}: {name}({parameters}), and in worker "
+            f"{one['worker']} {one['module']}: {name}({one['parameters']}); runs of that name get the one or "
+            "the other, by chance. Give one of them another name= or version=; durable.workflows shows both",
+            extra={"event": "workflow_namesake", "workflow": name, "other_worker": one["worker"]},
+        )

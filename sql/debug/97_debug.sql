@@ -39,7 +39,7 @@ begin
     durable._forks, durable._unblocks, durable._hints, durable._schedules, durable._row_waits, durable._row_events,
     durable._removed, durable._retention, durable._progress, durable._objects, durable._object_uses, durable._closures,
     durable._refs, durable._pins, durable._pin_log, durable._calls, durable._call_attempts, durable._call_waiters,
-    durable._call_steps, durable._call_polls, durable._claims restart identity;
+    durable._call_steps, durable._call_polls, durable._claims, durable._code_waits restart identity;
 end
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.debug_reset() is

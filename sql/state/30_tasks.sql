@@ -131,6 +131,7 @@ create table durable._workers (
   about jsonb not null default '{}',
   unrenewed text[] not null default '{}',
   blocked text[] not null default '{}',
+  digests text[],
   constraint workers_pk primary key (id),
   constraint workers_number_unique unique (number),
   constraint workers_workflows_have_versions check (cardinality(workflows) = cardinality(versions))
@@ -146,6 +147,7 @@ comment on column durable._workers.ticked_at is 'When its last tick succeeded. T
 comment on column durable._workers.queues is 'Queues that it claims from.';
 comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
 comment on column durable._workers.versions is 'Version of each of workflows.';
+comment on column durable._workers.digests is 'Digest of the code of each of workflows; null: a worker that registered before these were kept.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
 comment on column durable._workers.unrenewed is
   'Tasks whose lease it could not renew at its last heartbeat, because another session has locked them; meanwhile no sweep takes them.';
@@ -205,6 +207,21 @@ comment on column durable._workflows.signals is
   'The signals that the code of that worker receives: {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null: the worker registered none, and all are delivered.';
 comment on column durable._workflows.queue is
   'The queue that the code of that worker declares for its runs; null: none, so they go to the queue default.';
+
+create table durable._code_waits (
+  id text collate "C" not null,
+  workflow text not null,
+  workflow_version text not null,
+  digest bytea not null,
+  constraint code_waits_pk primary key (id)
+);
+comment on table durable._code_waits is
+  'Halted runs that did not fit the code of the worker that claimed them, and whose own code no worker has. A tick offers them to the first worker that has it. A row whose run is not halted any more has no effect.';
+comment on column durable._code_waits.id is 'The run.';
+comment on column durable._code_waits.digest is 'Digest of the code that wrote its journal.';
+
+create index code_waits_by_code on durable._code_waits (workflow, workflow_version, digest);
+comment on index durable.code_waits_by_code is 'Serves the tick: the runs that wait for the code of a worker.';
 
 create type durable.task_record as (
   id text, state text, version integer, resumes integer, ttl bigint, pid text

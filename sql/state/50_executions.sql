@@ -66,6 +66,8 @@ create table durable._executions (
   key text,
   digest bytea,
   problem text,
+  former_digest bytea,
+  code_seq integer,
   constraint executions_pk primary key (execution),
   constraint executions_are_lawful check (row(
     next_seq, next_child, first_child, written_by_client, status,
@@ -104,6 +106,10 @@ comment on column durable._executions.wait_kind is 'single, signal, any: one of 
 comment on column durable._executions.wait_left is 'How many more of waiting_on must resolve.';
 comment on column durable._executions.key is 'Idempotency key of the start; unique for tenant and workflow.';
 comment on column durable._executions.digest is 'Digest of the code that acquired the run last; before that, of the code that a worker announced last for it.';
+comment on column durable._executions.former_digest is
+  'Digest of the code that wrote the journal before code_seq, while that of digest has claimed the run and written nothing; null: the code of digest wrote it. See durable._writer.';
+comment on column durable._executions.code_seq is
+  'next_seq when the code of digest claimed the run first, if another one had it before.';
 comment on column durable._executions.problem is 'Why the run was halted, as JSON; null when nothing is wrong.';
 
 create unique index executions_by_key on durable._executions (tenant, workflow, key) where key is not null;

@@ -1,5 +1,5 @@
-"""Plays of test_side_rows.py about calls, objects and progress: what the engine is about to do to two of a
-kind, `h` and `f`, while a user holds rows of `h`.
+"""Plays of test_side_rows.py about calls, objects, progress and codes: the engine is about to act on two of
+a kind, `h` and `f`, while a user holds rows of `h`.
 
 Nothing here asserts, but that a play begins as it says.
 """
@@ -17,11 +17,15 @@ from tests.support.verbs import (
     Turn,
     ask,
     begin_run,
+    claim,
     complete,
     done,
+    halt,
     progress,
     report,
+    start,
     take_turn,
+    task_of,
     tick,
 )
 
@@ -160,3 +164,31 @@ def objects_are_unused(conn: Connection, clock: Clock) -> Play:
     clock.advance(2 * 86_400_000)
     there = "select durable._literal_ids(%s) is null"
     return retaining(conn, clock, lambda name: ask(conn, (there, (name,)))[0])
+
+
+def ticking(conn: Connection, is_done: Callable[[str], bool]) -> Play:
+    """Rounds of housekeeping, until one does not ask for the next at once."""
+
+    def act() -> list[str]:
+        for number in range(6):
+            # as workers do: what is done alone and the rest take turns
+            answer = ask(conn, ("select durable.tick_v1(500, %s)", (number % 2 == 0,)))[0]
+            if not answer["more"]:
+                return list(answer["locked"])
+        raise AssertionError(f"the tick spins: {answer}")
+
+    return Play(act, is_done)
+
+
+def codes_come_back(conn: Connection, clock: Clock) -> Play:
+    """Two runs are halted because their worker had other code than began them; now theirs is there."""
+    hello = "select durable.worker_hello_v1(%s, '{q-h,q-f}', '{w}', '{1}', null, %s)"
+    ask(conn, (hello, ("N", ["cd"])))
+    for name in PAIR:
+        ask(conn, start(name, queue=f"q-{name}"))
+    ask(conn, ("select durable.worker_bye_v1('N')", ()))
+    for name in PAIR:
+        held = claim(conn, "W", f"q-{name}")
+        take_turn(conn, "W", report(held, end=halt()))
+    ask(conn, (hello, ("N2", ["cd"])))
+    return ticking(conn, lambda name: (task_of(conn, name) or ("gone",))[0] == "pending")

@@ -92,7 +92,8 @@ def test_a_heartbeat_that_comes_back_meets_the_sweep(conn: Connection, clock: Cl
     sweep.commit()
     holder.commit().rows()
     assert ask(conn, TICK)[0]["leases"] == 1
-    assert ask(conn, heartbeat("W", held)) == ([held.execution],)
+    # and told that it is forgotten
+    assert ask(conn, heartbeat("W", held)) == ([held.execution, None],)
     assert conn.execute("select id from durable._workers").fetchall() == []
 
 
@@ -223,6 +224,7 @@ def test_an_end_by_its_own_worker_waits_for_the_fence(
 
 def test_an_open_transaction_does_not_stop_renewals(conn: Connection, clock: Clock, stage: Stage) -> None:
     """A transaction left open over one task of a worker costs none of the worker's tasks its lease."""
+    ask(conn, ("select durable.worker_hello_v1('W', '{q}', '{w}', '{1}', '{}')", ()))
     held = [begin_run(conn, name) for name in ("a", "b")]
     take_turn(
         conn, "W", report(held[0], commands=[{"do": "promise", "child": 0, "name": "x", "timeout": None}])

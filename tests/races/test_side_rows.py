@@ -20,10 +20,12 @@ from tests.races.plays import (
     PAIR,
     Play,
     calls_of_removed_runs,
+    codes_come_back,
     objects_are_unused,
     reporting,
     runs_set_progress,
     single_runs_end_with_progress,
+    ticking,
 )
 from tests.races.test_purging import PATIENT
 from tests.style.test_waits import below, bodies
@@ -71,6 +73,7 @@ HOLDS = {
     "_members": OF_RUN,
     "_progress": "id = 'h'",
     "_schedules": "id = 'h'",
+    "_code_waits": "id = 'h'",
     "_removed": "id = 'h'",
     "_retention": "true",
     "_workers": "id = 'W'",
@@ -97,20 +100,6 @@ def waiting(conn: Connection, name: str, *acts: dict[str, Any], **options: Any) 
 
 
 # -- ticks
-
-
-def ticking(conn: Connection, is_done: Callable[[str], bool]) -> Play:
-    """Rounds of housekeeping, until one does not ask for the next at once."""
-
-    def act() -> list[str]:
-        for number in range(6):
-            # as workers do: what is done alone and the rest take turns
-            answer = ask(conn, ("select durable.tick_v1(500, %s)", (number % 2 == 0,)))[0]
-            if not answer["more"]:
-                return list(answer["locked"])
-        raise AssertionError(f"the tick spins: {answer}")
-
-    return Play(act, is_done)
 
 
 def settling(conn: Connection, suffix: str = "") -> Play:
@@ -247,6 +236,7 @@ TICKS: dict[Callable[[Connection, Clock], Play], tuple[str, ...]] = {
         *("_call_polls", "_claims"),
     ),
     objects_are_unused: ("_objects", "_object_uses"),
+    codes_come_back: ("_code_waits",),
 }
 
 # -- claims and turns

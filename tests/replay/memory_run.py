@@ -30,6 +30,7 @@ from pyengine.protocol.commands import (
     MakeJoinSet,
     MakePromise,
     Receive,
+    Refuse,
     RunChild,
     StartTimer,
     StepOutcome,
@@ -426,7 +427,7 @@ class MemoryRun:
     @property
     def error(self) -> BaseException:
         """What the workflow raised."""
-        assert isinstance(self.end, Fail), self.end
+        assert isinstance(self.end, Fail | Refuse), self.end
         return self.codec.decode_error(self.end.error)
 
     @property

@@ -58,10 +58,10 @@ HISTORY = {
 FEW = {
     "_retention",
     *("_workers", "_idle_workers", "_workflows", "_hints", "_schedules", "_services", "_watches", "_buckets"),
-    *("_adapters", "_routes", "_published"),
+    *("_adapters", "_routes", "_published", "_code_waits"),
     *("settings", "migrations", "_logic", "_site"),
 }
-"""Tables with a row for each thing that somebody has set up."""
+"""Tables with a row for each thing that somebody has set up, or that waits for its code."""
 AGED: Call = (
     """with aged as (update durable._tasks set expires_at = durable._now_ms() + ttl / 3 where pid = 'W'
     returning 1) select count(*) from aged""",

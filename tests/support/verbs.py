@@ -190,6 +190,11 @@ def continue_as_new(value: str = '["next"]', on: int = 0) -> dict[str, Any]:
     return {"do": "continue", "value": value, "on": [on]}
 
 
+def refuse(error: str = '{"type": "Boom"}', problem: str = '{"type": "Unreadable"}') -> dict[str, Any]:
+    """The code cannot read what is recorded."""
+    return {"do": "refuse", "error": error, "problem": problem}
+
+
 def release(retry_in: int = 0) -> dict[str, Any]:
     """An end: give the run back."""
     return {"do": "release", "retry_in": retry_in}
@@ -240,6 +245,7 @@ def turn(
     want: int = -1,
     queues: Sequence[str] = ("default",),
     workflows: Sequence[str] = ("w",),
+    digest: str = "ab",
     ttl_ms: int = TTL_MS,
     tells: bool = False,
     idle_ms: int = 0,
@@ -250,7 +256,7 @@ def turn(
         worker,
         list(queues),
         [code(name) for name in names],
-        ["ab"] * len(names),
+        [digest] * len(names),
         want,
         json.dumps(reports),
         ttl_ms,

@@ -271,3 +271,12 @@ begin
 end
 $$;
 comment on function durable._try_lock_schedule(text) is 'Locks and answers a schedule; null if it is locked, or not there.';
+
+create or replace function durable._try_lock_code_waits(p_ids text[])
+returns text[] language plpgsql volatile
+as $$
+begin
+  return array(select c.id from durable._code_waits c where c.id = any (p_ids) order by c.id for update skip locked);
+end
+$$;
+comment on function durable._try_lock_code_waits(text[]) is 'Side rows of runs that wait for their code. Answers the ones that it locked.';

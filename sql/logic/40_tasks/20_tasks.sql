@@ -634,6 +634,8 @@ begin
     returning t.execution
   )
   select count(*), array_agg(r.execution) into v_count, v_heads from ready r;
+  delete from durable._code_waits c
+  where c.id = any (array(select x.id from durable._code_waits x where x.id = any (p_ids) for update skip locked));
   update durable._executions h set problem = null
   from unnest(v_heads) as u (execution) where h.execution = any (array[u.execution]);
   return v_count > 0;

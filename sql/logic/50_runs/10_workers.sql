@@ -110,6 +110,37 @@ $$;
 comment on function durable._writers_of_workflows() is
   'Sessions whose open transactions have written or locked rows of _workflows, as worker_blocked_v1 answers them.';
 
+create or replace function durable._places()
+returns table (worker text, name text, version text, module text, parameters text) language sql stable
+as $$
+  select w.id, x.name, x.version, p.place ->> 0, p.place ->> 1
+  from durable._workers w
+  cross join lateral unnest(w.workflows, w.versions) with ordinality as x (name, version, n)
+  cross join lateral (select w.about -> 'places' -> (x.n - 1)::integer as place offset 0) p
+  where w.missing_at is null and p.place is not null
+$$;
+comment on function durable._places() is
+  'From which module, and with which parameters, each worker that is there has registered each of its workflows.';
+
+create or replace function durable._namesakes(p_worker text)
+returns jsonb language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(jsonb_agg(n.one order by n.one), '[]')
+    from (select distinct on (o.name, o.version, o.module, o.parameters)
+                 jsonb_build_object('name', o.name, 'version', o.version, 'module', o.module, 'parameters', o.parameters,
+                                    'worker', o.worker) as one
+          from durable._places() p
+          join durable._places() o on o.name = p.name and o.version = p.version
+          where p.worker = p_worker and o.worker <> p_worker
+            and (o.module, o.parameters) is distinct from (p.module, p.parameters)
+          order by o.name, o.version, o.module, o.parameters) n);
+end
+$$;
+comment on function durable._namesakes(text) is
+  'Workflows of other workers that are there which have the name and version of one of this worker, from another module or with other parameters: runs of that name get the one or the other, by chance.';
+
 create or replace function durable.worker_hello_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null,
   p_signals jsonb default null, p_own_queues text[] default null)
@@ -128,12 +159,13 @@ begin
   -- a row that an open transaction has deleted is still there: to insert it again would wait for that transaction
   v_is_new := not exists (select from durable._workers w where w.id = p_worker);
   if v_is_new then
-    insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, signals, about)
-    values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, p_signals, coalesce(p_about, '{}'))
+    insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, digests, signals, about)
+    values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, p_digests, p_signals, coalesce(p_about, '{}'))
     on conflict (id) do nothing;
   else
     update durable._workers w
-    set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions, signals = p_signals
+    set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions,
+        digests = p_digests, signals = p_signals
     where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
   end if;
   v_registered := found;
@@ -141,11 +173,11 @@ begin
   v_unannounced := durable._announce(p_workflows, p_versions, p_digests, v_signals, p_own_queues, v_now);
   return jsonb_build_object('number', v_number, 'now', v_now, 'codes', durable._codes(p_workflows, p_versions),
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s), 'registered', v_registered,
-    'is_new', v_is_new, 'unannounced', to_jsonb(v_unannounced), 'holders', case when v_unannounced <> '{}' then durable._writers_of_workflows() else '[]' end);
+    'is_new', v_is_new, 'namesakes', durable._namesakes(p_worker), 'unannounced', to_jsonb(v_unannounced), 'holders', case when v_unannounced <> '{}' then durable._writers_of_workflows() else '[]' end);
 end
 $$;
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[], jsonb, text[]) is
-  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. Answers the key of its presence lock, the settings, the codes that its turns name, and is_new if it was not registered before. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
+  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. Answers the key of its presence lock, the settings, the codes that its turns name, is_new if it was not registered before, and namesakes: what durable._namesakes answers; p_about has the [module, parameters] of each workflow, at the same place, in places. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile

@@ -11,7 +11,7 @@ create or replace function durable._is_unknown(p_ending durable._ending)
 returns boolean language sql immutable parallel safe
 as $$
   select p_ending is distinct from null
-     and coalesce(p_ending."do" <> all ('{complete,suspend,fail,release,cancel,halt,continue}'), true)
+     and coalesce(p_ending."do" <> all ('{complete,suspend,fail,release,cancel,halt,continue,refuse}'), true)
 $$;
 comment on function durable._is_unknown(durable._ending) is 'True for an ending that this schema does not know.';
 
@@ -27,8 +27,8 @@ begin
          coalesce(bool_or(not durable._is_single(coalesce(b.commands, '{}'), coalesce(b.outcomes, '{}'))), false),
          coalesce(bool_or(b.id is null or durable._is_unknown(b."end")), false),
          coalesce(array_agg((b."end")."do"), '{}'),
-         coalesce(array_agg(h.id)
-                    filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue') and h.id is not null), '{}'),
+         coalesce(array_agg(h.id) filter (where (b."end")."do" in ('complete', 'fail', 'cancel', 'continue', 'refuse')
+                                            and h.id is not null), '{}'),
          coalesce(bool_or((b."end")."do" = 'continue'), false)
            or (coalesce(bool_or(b.commands <> '{}'), false)
                and p_reports @? '$[*].commands[*].do ? (@ == "receive" || @ == "take")'),

@@ -185,8 +185,10 @@ begin
   end if;
   if v_other is not null then
     update durable._executions h
-    set digest = decode(durable._digest_of(h.workflow, h.workflow_version, p_codes, p_digests), 'hex')
-    where h.execution = any (v_other);
+    set digest = c.digest, former_digest = nullif(durable._writer(h), c.digest), code_seq = h.next_seq
+    from (select x.execution, decode(durable._digest_of(x.workflow, x.workflow_version, p_codes, p_digests), 'hex') as digest
+          from durable._executions x where x.execution = any (v_other)) c
+    where h.execution = any (array[c.execution]);
   end if;
   return coalesce(array_to_json(v_tasks), '[]');
 end

@@ -40,7 +40,7 @@ comment on function durable._wait_fits(durable._ending, durable._executions) is
   'True if the wait can end: it names open children only, and a wait for a signal names a receive (CF-4). A run that is blocked already, because it was continued after a halt, may only wait for the same children again, with or without those that have resolved since (R20).';
 
 create or replace function durable._end_suspends(p_reports durable._run_report[], p_now bigint)
-returns void language plpgsql volatile
+returns text[] language plpgsql volatile
 as $$
 declare
   v_ids text[];
@@ -70,23 +70,25 @@ begin
       and (b.execution = any (v_open) or (b.id = any (v_ids) and b.id <> all (v_fresh)));
   end if;
   perform durable._suspend(v_ids);
-  perform durable._halt_runs(v_invalid, array_fill(
+  return durable._set_aside_runs(v_invalid, array_fill(
     '{"type": "Nondeterminism", "message": "the wait is not one that the journal knows: nothing would ever end it"}'::text,
     array[cardinality(v_invalid)]), p_now);
 end
 $$;
 comment on function durable._end_suspends(durable._run_report[], bigint) is
-  'Suspends the runs whose coroutine has seen everything; steps that the code gave up while they ran are closed first. A warm coroutine gets the rows after its report as a tail.';
+  'Suspends the runs whose coroutine has seen everything; steps that the code gave up while they ran are closed first. A warm coroutine gets the rows after its report as a tail. Answers the queues that got ready tasks.';
 
 create or replace function durable._end_halts(p_reports durable._run_report[], p_now bigint)
-returns void language plpgsql volatile
+returns text[] language plpgsql volatile
 as $$
 begin
-  perform durable._halt_runs(array_agg(b.id), array_agg((b.ending).problem), p_now)
-  from unnest(p_reports) b where b.verdict = 'ok' and (b.ending)."do" = 'halt' having count(*) > 0;
+  return (
+    select durable._set_aside_runs(coalesce(array_agg(b.id), '{}'), array_agg((b.ending).problem), p_now)
+    from unnest(p_reports) b where b.verdict = 'ok' and (b.ending)."do" = 'halt');
 end
 $$;
-comment on function durable._end_halts(durable._run_report[], bigint) is 'Halts runs whose reports or verdicts ask for it.';
+comment on function durable._end_halts(durable._run_report[], bigint) is
+  'Sets runs aside whose reports or verdicts ask for it. Answers the queues that got ready tasks.';
 
 create or replace function durable._end_releases(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -175,13 +177,13 @@ declare
   v_queues text[] := '{}';
 begin
   if 'suspend' = any (p_endings) then
-    perform durable._end_suspends(p_reports, p_now);
+    v_queues := durable._end_suspends(p_reports, p_now);
   end if;
   if p_endings && '{complete,fail,cancel}' then
-    v_queues := durable._end_settles(p_reports, p_now);
+    v_queues := v_queues || durable._end_settles(p_reports, p_now);
   end if;
   if 'halt' = any (p_endings) then
-    perform durable._end_halts(p_reports, p_now);
+    v_queues := v_queues || durable._end_halts(p_reports, p_now);
   end if;
   if 'release' = any (p_endings) then
     v_queues := v_queues || durable._end_releases(p_reports, p_now);

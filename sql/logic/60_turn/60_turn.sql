@@ -158,8 +158,16 @@ begin
   queues := '{}';
   if not (p_batch.has_commands or p_batch.has_outcomes) then
     reports := durable._decide_end_verdicts(p_batch.reports, p_worker, p_now);
+    if 'refuse' = any (v_endings) then
+      reports := durable._decide_refusals(reports);
+      v_endings := v_endings || '{fail,halt}'::text[];
+    end if;
   else
     v_batch.reports := durable._decide_verdicts(p_batch, p_worker, p_now);
+    if 'refuse' = any (v_endings) then
+      v_batch.reports := durable._decide_refusals(v_batch.reports);
+      v_endings := v_endings || 'fail'::text;
+    end if;
     reports := durable._write_reports(v_batch, p_now);
     -- a verdict may halt a run
     v_endings := v_endings || 'halt'::text;

@@ -164,6 +164,8 @@ begin
   delete from durable._row_waits w where w.promise_id = any (v_tree);
   delete from durable._forks f where f.id = any (v_tree);
   delete from durable._progress g where g.id = any (v_tree);
+  delete from durable._code_waits c
+  where c.id = any (array(select x.id from durable._code_waits x where x.id = any (v_tree) for update skip locked));
   delete from durable._callbacks c where c.awaited_id = any (v_tree);
   delete from durable._callbacks c where c.awaiter_id = any (v_tree) and c.child >= 0;
   delete from durable._callbacks c

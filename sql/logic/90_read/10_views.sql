@@ -381,7 +381,7 @@ select w.id, case when w.missing_at is not null or not durable._is_connected(w, 
                     then 'missing' when w.present then 'present' else 'by lease only' end as presence,
        w.queues, array(select f || ' ' || v from unnest(w.workflows, w.versions) as x (f, v)) as workflows,
        (select count(*) from durable._tasks t where t.pid = w.id and t.state = 'acquired') as leased,
-       durable._at(w.started_at) as started_at, durable._at(w.seen_at) as seen_at, w.about
+       durable._at(w.started_at) as started_at, durable._at(w.seen_at) as seen_at, w.about - 'places' as about
 from durable._workers w;
 comment on view durable.workers is
   'Registered worker processes. leased: runs under lease. A missing one lost its connection; its work is taken over.';
@@ -392,10 +392,13 @@ select f.name, f.version, durable._at(f.seen_at) as seen_at,
         where f.name || ' ' || f.version = any (array(select n || ' ' || v from unnest(w.workflows, w.versions) as x (n, v))))
          as workers,
        f.signals -> 'types' as signals, coalesce((f.signals ->> 'any')::boolean, true) as any_signal,
-       f.queue
-from durable._workflows f;
+       f.queue, coalesce(p.places, '{}') as places
+from durable._workflows f
+left join (
+  select x.name, x.version, array_agg(distinct concat(x.module, ': ', x.name, '(', x.parameters, ')')) as places
+  from durable._places() x group by x.name, x.version) p on p.name = f.name and p.version = f.version;
 comment on view durable.workflows is
-  'Workflows that some worker ever registered. workers: how many serve it now; seen_at: the last hello of one that does. signals: the names of the signals that it receives, with the JSON schemas of their payloads; any_signal: it receives other names too. queue: the one that it declares, to which a start without a queue goes.';
+  'Workflows that some worker ever registered. workers: how many serve it now; seen_at: the last hello of one that does. signals: the names of the signals that it receives, with the JSON schemas of their payloads; any_signal: it receives other names too. queue: the one that it declares, to which a start without a queue goes. places: the module and the parameters with which the workers that are there have registered it; more than one means that two programs use one name, and that chance decides whose code a run gets.';
 
 create or replace function durable.journal_list_v1(p_workflows text[], p_all boolean)
 returns table (workflow text, version text, executions bigint[], events integer[]) language sql stable

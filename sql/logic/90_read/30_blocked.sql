@@ -32,6 +32,8 @@ as $$
     union all
     select g.id, g.xmax from durable._progress g where g.id = any (p_ids)
     union all
+    select c.id, c.xmax from durable._code_waits c where c.id = any (p_ids)
+    union all
     select p.id, x.xmax from durable._promises p
     cross join lateral (
       select w.xmax from durable._row_waits w where w.execution = any (array[p.head])

@@ -126,6 +126,11 @@ begin
     when p_head.problem = durable._paused_by_hand() then durable._because('paused', p_head.workflow, 'is paused; ' || v_next)
     when v_problem ->> 'type' = 'Paused' then durable._because(
       'paused', p_head.workflow, 'is paused: ' || (v_problem ->> 'message'), p_details => jsonb_build_object('problem', v_problem))
+    when exists (select from durable._code_waits c where c.id = p_task.id) then durable._because(
+      'waits_for_code', p_head.workflow, format('halted: %s; waits for a worker with the code that wrote its journal (digest %s), '
+                                                'and goes on by itself then', durable._error_line(v_problem),
+                                                left(encode(p_head.digest, 'hex'), 12)),
+      p_details => jsonb_build_object('problem', v_problem, 'digest', encode(p_head.digest, 'hex')))
     else durable._because('halted', v_problem ->> 'type',
                           format('halted: %s; %s with code that fits its journal; else fork it from before the difference',
                                  durable._error_line(v_problem), v_next),
@@ -133,7 +138,7 @@ begin
 end
 $$;
 comment on function durable._halt_causes(durable._tasks, durable._executions) is
-  'A run that is set aside: paused by a person, halted because code and journal disagree, or dead.';
+  'A run that is set aside: paused by a person, halted because code and journal disagree, or dead. If another code wrote the journal it waits for that.';
 
 create or replace function durable._ahead(p_task durable._tasks, p_now bigint)
 returns bigint language sql stable
@@ -211,6 +216,17 @@ end
 $$;
 comment on function durable._queue_cause(durable._tasks, bigint) is
   'A run that is ready and not claimed: no worker that is alive serves its queue, workflow and version, or others come first.';
+
+create or replace function durable._reserved_cause(p_task durable._tasks, p_now bigint)
+returns durable._cause language sql stable
+as $$
+  select durable._because(
+    'reserved', p_task.preference,
+    format('is left for %s more to worker %s, which has its code', durable._span(p_task.prefer_until - p_now), p_task.preference),
+    p_task.retry_at, p_task.prefer_until)
+$$;
+comment on function durable._reserved_cause(durable._tasks, bigint) is
+  'A ready run that another worker may claim only later: the preferred one has its coroutine, or is the one with the code that wrote its journal.';
 
 create or replace function durable._service_cause(p_task durable._tasks, p_now bigint)
 returns durable._cause language plpgsql stable

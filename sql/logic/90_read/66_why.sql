@@ -64,6 +64,8 @@ begin
       return query select * from durable._client_causes(p_task, p_now);
     elsif p_task.retry_at > p_now then
       return query select * from durable._delay_causes(p_task, p_now);
+    elsif p_task.preference is not null and p_task.prefer_until > p_now then
+      return next durable._reserved_cause(p_task, p_now);
     else
       return next durable._queue_cause(p_task, p_now);
     end if;

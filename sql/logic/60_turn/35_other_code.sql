@@ -1,0 +1,187 @@
+-- A run that does not fit the code of the worker that claimed it: it is left to a present worker with the code that wrote its
+-- journal; without one it is halted, and a tick offers it to the first worker that has that code.
+
+create or replace function durable._has_written(p_head durable._executions)
+returns boolean language plpgsql stable
+as $$
+begin
+  return exists (
+    select from durable._journal j
+    where j.execution = p_head.execution and j.bucket = p_head.bucket and j.seq >= p_head.code_seq
+      and ((durable._allocates(j.type) and j.type <> 'signal_received')
+           or j.type in ('execution_awaiting', 'join_set_submitted', 'join_set_awaited')));
+end
+$$;
+comment on function durable._has_written(durable._executions) is
+  'True if the code that has the run now has made calls of its own in its journal. Rows that others append, such as signals and timers, are none.';
+
+create or replace function durable._writer(p_head durable._executions)
+returns bytea language plpgsql stable
+as $$
+begin
+  return case when p_head.former_digest is null or durable._has_written(p_head) then p_head.digest else p_head.former_digest end;
+end
+$$;
+comment on function durable._writer(durable._executions) is
+  'Digest of the code that made the last call in the journal. A worker that has only claimed the run does not count.';
+
+create or replace function durable._worker_with_code(
+  p_queue text, p_workflow text, p_version text, p_digest bytea, p_now bigint)
+returns text language plpgsql volatile
+as $$
+begin
+  return (
+    select w.id from durable._workers w
+    where w.missing_at is null and p_queue = any (w.queues)
+      and case when w.present then not durable._is_disconnected(w.number)
+               else w.seen_at > p_now - 2 * durable._setting_int('lease_ttl_ms') end
+      and encode(p_digest, 'hex') = durable._digest_of(
+            p_workflow, p_version, durable._codes(w.workflows, w.versions), w.digests)
+    order by random() limit 1);
+end
+$$;
+comment on function durable._worker_with_code(text, text, text, bytea, bigint) is
+  'A worker that is there, serves the queue, and has that code; null if there is none.';
+
+create or replace function durable._reserve(p_ids text[], p_workers text[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  update durable._tasks t
+  set preference = p_workers[array_position(p_ids, t.id)], prefer_until = p_now + durable._setting_int('lease_ttl_ms')
+  where t.id = any (p_ids) and t.state is not distinct from 'pending';
+end
+$$;
+comment on function durable._reserve(text[], text[], bigint) is
+  'Reserves pending tasks, each for the worker at the same place. After the length of a lease any other may claim them, in case that worker is full or gone; so a run goes to a worker of other code once in that time at most.';
+
+create or replace function durable._wait_for_code(p_ids text[])
+returns void language plpgsql volatile
+as $$
+begin
+  insert into durable._code_waits (id, workflow, workflow_version, digest)
+  select h.id, h.workflow, h.workflow_version, h.digest
+  from durable._tasks t join durable._executions h on h.execution = any (array[t.execution])
+  where t.id = any (p_ids)
+  on conflict on constraint code_waits_pk do nothing;
+end
+$$;
+comment on function durable._wait_for_code(text[]) is
+  'Notes the halted runs that wait for their code, which is that of their digest.';
+
+create or replace function durable._leave_to_their_code(p_ids text[], p_problems text[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_free text[];
+  v_workers text[];
+  v_halted text[];
+  v_queues text[];
+begin
+  update durable._executions h set digest = h.former_digest, former_digest = null, code_seq = null
+  where h.execution = any (array(select t.execution from durable._tasks t where t.id = any (p_ids)));
+  select coalesce(array_agg(t.id) filter (where w.worker is not null), '{}'),
+         coalesce(array_agg(w.worker) filter (where w.worker is not null), '{}'),
+         coalesce(array_agg(t.id) filter (where w.worker is null), '{}')
+  into v_free, v_workers, v_halted
+  from durable._tasks t
+  join durable._executions h on h.execution = any (array[t.execution])
+  cross join lateral (
+    select durable._worker_with_code(t.queue, h.workflow, h.workflow_version, h.digest, p_now) offset 0) as w (worker)
+  where t.id = any (p_ids);
+  perform durable._halt_runs(v_halted, array(select p_problems[array_position(p_ids, i)] from unnest(v_halted) i), p_now);
+  perform durable._wait_for_code(v_halted);
+  if v_free = '{}' then
+    return '{}';
+  end if;
+  perform durable._interrupt(array(select t.execution from durable._tasks t where t.id = any (v_free)), 'released', p_now);
+  v_queues := durable._release_tasks(v_free, array_fill(0::bigint, array[cardinality(v_free)]), p_now);
+  perform durable._reserve(v_free, v_workers, p_now);
+  return v_queues;
+end
+$$;
+comment on function durable._leave_to_their_code(text[], text[], bigint) is
+  'Gives runs that another code wrote back for workers that have that code; halts those for which there is none, and notes that they wait for it. Answers the queues that got ready tasks.';
+
+create or replace function durable._set_aside_runs(p_ids text[], p_problems text[], p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_others text[];
+  v_own text[];
+begin
+  if p_ids = '{}' then
+    return '{}';
+  end if;
+  v_others := array(
+    select t.id from durable._tasks t
+    join durable._executions h on h.execution = any (array[t.execution])
+    where t.id = any (p_ids) and h.former_digest is not null and durable._writer(h) <> h.digest
+      and durable._json(p_problems[array_position(p_ids, t.id)]) ->> 'type'
+          in ('NondeterminismError', 'Nondeterminism', 'Unreadable'));
+  v_own := array(select i from unnest(p_ids) i where i <> all (v_others));
+  perform durable._halt_runs(v_own, array(select p_problems[array_position(p_ids, i)] from unnest(v_own) i), p_now);
+  if v_others = '{}' then
+    return '{}';
+  end if;
+  return durable._leave_to_their_code(
+    v_others, array(select p_problems[array_position(p_ids, i)] from unnest(v_others) i), p_now);
+end
+$$;
+comment on function durable._set_aside_runs(text[], text[], bigint) is
+  'Halts runs, each for its problem; those whose journal another code wrote are left to that code if the problem is that the code does not fit. Answers the queues that got ready tasks.';
+
+create or replace function durable._decide_refusals(p_reports durable._run_report[])
+returns durable._run_report[] language plpgsql stable
+as $$
+begin
+  return array(
+    select case when (b.ending)."do" = 'refuse' then durable._with_ending(b, case
+             when h.former_digest is not null and b.commands = '{}' and b.outcomes = '{}' and durable._writer(h) <> h.digest
+               then row('halt', null, null, null, null, null, (b.ending).problem)::durable._ending
+             else row('fail', null, null, null, (b.ending).error, null, null)::durable._ending end) else b end
+    from unnest(p_reports) b left join durable._executions h on h.execution = any (array[b.execution])
+    order by b.id);
+end
+$$;
+comment on function durable._decide_refusals(durable._run_report[]) is
+  'The reports with what a refusal means: code that cannot read what it wrote itself, or was started with, has failed; code that cannot read what another code has written is not the one for this run.';
+
+create or replace function durable._offer_to_their_code(p_now bigint, p_limit integer, out queues text[], out locked text[])
+language plpgsql volatile
+as $$
+declare
+  v_waiting text[];
+  v_ids text[];
+  v_workers text[];
+begin
+  queues := '{}'; locked := '{}';
+  if not exists (select from durable._code_waits) then
+    return;
+  end if;
+  v_waiting := array(
+    select c.id
+    from (select distinct x.name, x.version, decode(x.digest, 'hex') as digest
+          from durable._workers w cross join lateral unnest(w.workflows, w.versions, w.digests) as x (name, version, digest)
+          where w.missing_at is null) f
+    join durable._code_waits c
+      on c.workflow = any (array[f.name]) and c.workflow_version = any (array[f.version]) and c.digest = any (array[f.digest])
+    limit p_limit);
+  v_ids := durable._try_lock_code_waits(v_waiting);
+  v_ids := array(select unnest(v_ids) except select unnest(durable._try_lock_tasks(v_ids, false)));
+  locked := durable._locked_ids(
+    array(select unnest(v_waiting) except select unnest(v_ids)),
+    durable._try_lock_heads(array(select t.execution from durable._tasks t where t.id = any (v_ids))));
+  select coalesce(array_agg(t.id), '{}'), coalesce(array_agg(w.worker), '{}') into v_ids, v_workers
+  from durable._code_waits c
+  join durable._tasks t on t.id = any (array[c.id])
+  cross join lateral (
+    select durable._worker_with_code(t.queue, c.workflow, c.workflow_version, c.digest, p_now) offset 0) as w (worker)
+  where c.id = any (v_ids) and c.id <> all (locked) and t.state = 'halted' and w.worker is not null;
+  perform durable._continue_tasks(v_ids, p_now);
+  perform durable._reserve(v_ids, v_workers, p_now);
+  queues := array(select distinct t.queue from durable._tasks t where t.id = any (v_ids));
+end
+$$;
+comment on function durable._offer_to_their_code(bigint, integer) is
+  'Lets halted runs go on whose code a worker has now. queues: those that got ready tasks; locked: runs that other sessions have locked. Most ticks find no such run, and read nothing else.';

@@ -1,0 +1,278 @@
+"""Law: a run that does not fit the code of its worker is left to the code of its journal, or waits for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.verbs import (
+    TTL_MS,
+    Connection,
+    Held,
+    ask,
+    captured,
+    complete,
+    done,
+    halt,
+    promise,
+    promise_of,
+    receive,
+    refuse,
+    report,
+    send,
+    settle,
+    start,
+    suspend,
+    take_turn,
+    task_of,
+    tick,
+)
+from tests.support.why import why
+
+OLD, NEW, THIRD = "01", "02", "03"
+MISFIT = json.dumps({"type": "NondeterminismError", "message": "the journal expects a, the code made b"})
+WHY_HALTED = (
+    "halted: NondeterminismError: the journal expects a, the code made b; waits for a worker with the code "
+    "that wrote its journal (digest 02), and goes on by itself then"
+)
+
+
+def hello(conn: Connection, worker: str, digest: str, *, queue: str = "default") -> None:
+    """A worker with this code is there."""
+    ask(
+        conn,
+        (
+            "select durable.worker_hello_v1(%s, %s, '{w}', '{1}', null, %s)",
+            (worker, [queue], [digest]),
+        ),
+    )
+
+
+def bye(conn: Connection, worker: str) -> None:
+    """It is not there any more."""
+    ask(conn, ("select durable.worker_bye_v1(%s)", (worker,)))
+
+
+def claims(conn: Connection, worker: str, digest: str) -> list[Held]:
+    """What it gets."""
+    return take_turn(conn, worker, want=10, digest=digest).tasks
+
+
+def digests(conn: Connection, id_: str = "r") -> tuple[Any, ...]:
+    """Of the head: the last, and the one before."""
+    return ask(
+        conn,
+        (
+            "select encode(digest, 'hex'), encode(former_digest, 'hex') "
+            "from durable._executions where id = %s",
+            (id_,),
+        ),
+    )
+
+
+def written_by_new(conn: Connection) -> None:
+    """A run whose journal new code wrote waits for a signal, and gets it; all workers are gone."""
+    hello(conn, "N", NEW)
+    ask(conn, start("r"))
+    [held] = claims(conn, "N", NEW)
+    made = report(held, commands=[captured(0), receive(1)], end=suspend(1, kind="signal"))
+    assert take_turn(conn, "N", made, digest=NEW).of(held) == ("ok", "suspended")
+    bye(conn, "N")
+    ask(conn, send("r"))
+
+
+def misfit(conn: Connection, worker: str, digest: str, problem: str = MISFIT) -> str:
+    """A worker claims the run and cannot replay it; the state of its task then."""
+    [held] = claims(conn, worker, digest)
+    return take_turn(conn, worker, report(held, end=halt(problem)), digest=digest).of(held)[1]
+
+
+def test_left_to_a_present_worker_with_its_code(conn: Connection, clock: Clock) -> None:
+    """The other worker cannot claim it again, the one with the code can, and the run ends."""
+    written_by_new(conn)
+    hello(conn, "O", OLD)
+    hello(conn, "N2", NEW)
+    assert misfit(conn, "O", OLD) == "released"
+    assert digests(conn) == (NEW, None)
+    assert claims(conn, "O", OLD) == []
+    assert why(conn) == [(0, "r", "reserved", "is left for 15 s more to worker N2, which has its code")]
+    [held] = claims(conn, "N2", NEW)
+    assert take_turn(conn, "N2", report(held, end=complete()), digest=NEW).of(held) == ("ok", "done")
+
+
+def test_the_turn_names_the_queue_for_the_hint(conn: Connection, clock: Clock) -> None:
+    """The worker for which it is reserved is told at once."""
+    written_by_new(conn)
+    hello(conn, "O", OLD)
+    hello(conn, "N2", NEW)
+    [held] = claims(conn, "O", OLD)
+    assert take_turn(conn, "O", report(held, end=halt(MISFIT)), digest=OLD).raw["hints"] == ["default"]
+
+
+def test_reserved_for_the_length_of_a_lease(conn: Connection, clock: Clock) -> None:
+    """A worker that does not take it does not keep it; other code gets it once in the length of a lease."""
+    written_by_new(conn)
+    hello(conn, "O", OLD)
+    hello(conn, "N2", NEW)
+    for _ in range(3):
+        assert misfit(conn, "O", OLD) == "released"
+        clock.advance(TTL_MS - 1)
+        hello(conn, "N2", NEW)
+        assert claims(conn, "O", OLD) == []
+        clock.advance(1)
+    assert [held.id for held in claims(conn, "N2", NEW)] == ["r"]
+
+
+def test_halted_without_its_code_and_offered_when_it_is_back(conn: Connection, clock: Clock) -> None:
+    """It says what it waits for; a tick offers it to the first worker with the code, and to no other."""
+    written_by_new(conn)
+    hello(conn, "O", OLD)
+    assert misfit(conn, "O", OLD) == "halted"
+    assert why(conn) == [(0, "r", "waits_for_code", WHY_HALTED)]
+    hello(conn, "T", THIRD)
+    assert tick(conn)["hints"] == []
+    assert task_of(conn, "r") == ("halted", 2, None)
+    hello(conn, "N2", NEW)
+    assert tick(conn)["hints"] == ["default"]
+    assert claims(conn, "O", OLD) == claims(conn, "T", THIRD) == []
+    [held] = claims(conn, "N2", NEW)
+    assert take_turn(conn, "N2", report(held, end=complete()), digest=NEW).of(held) == ("ok", "done")
+    assert ask(conn, ("select count(*) from durable._code_waits", ())) == (0,)
+
+
+@pytest.mark.parametrize("why_not", ["gone", "silent", "other queue", "other version"])
+def test_a_worker_that_cannot_take_it_is_none(conn: Connection, clock: Clock, why_not: str) -> None:
+    """Only a worker that is there, serves the queue and has that version counts."""
+    written_by_new(conn)
+    if why_not == "other version":
+        hello_2 = "select durable.worker_hello_v1('N2', '{default}', '{w}', '{2}', null, %s)"
+        ask(conn, (hello_2, ([NEW],)))
+    else:
+        hello(conn, "N2", NEW, queue="elsewhere" if why_not == "other queue" else "default")
+    if why_not == "gone":
+        conn.execute("update durable._workers set missing_at = 1 where id = 'N2'")
+    clock.advance(2 * TTL_MS if why_not == "silent" else 0)
+    hello(conn, "O", OLD)
+    assert misfit(conn, "O", OLD) == "halted"
+
+
+def test_code_that_wrote_the_journal_and_does_not_fit_it_halts(conn: Connection, clock: Clock) -> None:
+    """Such code is not deterministic: the run waits for nobody, whoever comes."""
+    written_by_new(conn)
+    hello(conn, "N2", NEW)
+    assert misfit(conn, "N2", NEW) == "halted"
+    hello(conn, "N3", NEW)
+    assert tick(conn)["hints"] == []
+    assert [cause for _, _, cause, _ in why(conn)] == ["halted"]
+
+
+@pytest.mark.parametrize("wrote", ["a call", "a wait"])
+def test_code_that_has_written_owns_the_journal(conn: Connection, clock: Clock, wrote: str) -> None:
+    """Once another code has made calls in it, no earlier code fits any more."""
+    written_by_new(conn)
+    hello(conn, "O", OLD)
+    [held] = claims(conn, "O", OLD)
+    if wrote == "a call":
+        made = report(held, commands=[captured(2)])
+    else:
+        made = report(held, commands=[promise(2)], end=suspend(2))
+    take_turn(conn, "O", made, digest=OLD)
+    if wrote == "a wait":
+        ask(conn, settle("r.2"))
+        [held] = claims(conn, "O", OLD)
+        seen = held.next
+    else:
+        seen = held.next + 1
+    hello(conn, "N2", NEW)
+    assert take_turn(conn, "O", report(held, seen=seen, end=halt(MISFIT)), digest=OLD).of(held)[1] == "halted"
+    assert [cause for _, _, cause, _ in why(conn)] == ["halted"]
+
+
+def test_a_worker_that_was_lost_has_written_nothing(conn: Connection, clock: Clock) -> None:
+    """The code of the journal is known although another worker claimed the run, died, and signals came."""
+    written_by_new(conn)
+    hello(conn, "O", OLD)
+    assert len(claims(conn, "O", OLD)) == 1
+    ask(conn, send("r"))
+    clock.advance(TTL_MS)
+    assert tick(conn)["leases"] == 1
+    hello(conn, "T", THIRD)
+    assert misfit(conn, "T", THIRD) == "halted"
+    assert digests(conn) == (NEW, None)
+
+
+def test_a_run_set_aside_for_another_reason_stays_so(conn: Connection, clock: Clock) -> None:
+    """A pause after a failure, or a transaction that cannot go on, is no question of code."""
+    written_by_new(conn)
+    hello(conn, "O", OLD)
+    hello(conn, "N2", NEW)
+    assert misfit(conn, "O", OLD, '{"type": "Paused", "message": "x"}') == "halted"
+    assert tick(conn)["hints"] == []
+    assert task_of(conn, "r") == ("halted", 2, None)
+
+
+def test_resumed_by_hand_it_waits_no_more(conn: Connection, clock: Clock) -> None:
+    """A person's word counts: the next worker gets it, and the row that says what it waits for is removed."""
+    written_by_new(conn)
+    hello(conn, "O", OLD)
+    assert misfit(conn, "O", OLD) == "halted"
+    ask(conn, ("select durable.resume('r')", ()))
+    assert ask(conn, ("select count(*) from durable._code_waits", ())) == (0,)
+    assert misfit(conn, "O", OLD) == "halted"
+    ask(conn, ("select durable._settle_promise('r', 'resolved', null, '1')", ()))
+    hello(conn, "N2", NEW)
+    assert tick(conn)["hints"] == []
+
+
+@pytest.mark.parametrize("with_outcome", [False, True])
+def test_arguments_that_other_code_was_started_with(
+    conn: Connection, clock: Clock, with_outcome: bool
+) -> None:
+    """Code that cannot read them leaves the run to the code that was announced when it began."""
+    hello(conn, "N", NEW)
+    ask(conn, start("r", '{"subject": "Hi"}'))
+    bye(conn, "N")
+    hello(conn, "O", OLD)
+    [held] = claims(conn, "O", OLD)
+    outcomes = [done(0)] if with_outcome else []
+    answer = take_turn(conn, "O", report(held, outcomes=outcomes, end=refuse()), digest=OLD)
+    # a step that it has made counts as written by it
+    assert answer.of(held) == ("ok", "done" if with_outcome else "halted")
+    if with_outcome:
+        assert promise_of(conn, "r") == ("rejected", '{"type": "Boom"}')
+        return
+    hello(conn, "N2", NEW)
+    assert tick(conn)["hints"] == ["default"]
+    assert [one.id for one in claims(conn, "N2", NEW)] == ["r"]
+
+
+def test_arguments_that_its_own_code_cannot_read(conn: Connection, clock: Clock) -> None:
+    """They are wrong: the run fails."""
+    hello(conn, "N", NEW)
+    ask(conn, start("r", '{"subject": "Hi"}'))
+    [held] = claims(conn, "N", NEW)
+    assert take_turn(conn, "N", report(held, end=refuse()), digest=NEW).of(held) == ("ok", "done")
+    assert promise_of(conn, "r") == ("rejected", '{"type": "Boom"}')
+
+
+def test_a_refusal_is_judged_in_a_turn_with_others(conn: Connection, clock: Clock) -> None:
+    """One left, one failed, one completed, in one turn."""
+    hello(conn, "N", NEW)
+    ask(conn, start("a"))
+    bye(conn, "N")
+    hello(conn, "O", OLD)
+    ask(conn, start("b"))
+    ask(conn, start("c"))
+    a, b, c = claims(conn, "O", OLD)
+    answer = take_turn(
+        conn,
+        "O",
+        report(a, end=refuse()),
+        report(b, end=refuse()),
+        report(c, outcomes=[done(0)], end=complete()),
+        digest=OLD,
+    )
+    assert [answer.of(one) for one in (a, b, c)] == [("ok", "halted"), ("ok", "done"), ("ok", "done")]
