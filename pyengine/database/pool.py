@@ -139,6 +139,12 @@ class ConnectionPool:
             else:
                 self._give_back(connection)
 
+    def drop_idle(self) -> None:
+        """Terminate the connections that nobody uses; what they have cached of the schema is out of date."""
+        free, self._free = self._free, []
+        for connection, _ in free:
+            connection.drop()
+
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True

@@ -3,9 +3,10 @@
 Lives here: `TransactionRunner`, which executes the transactions of this worker's runs. May not: the meaning
 of a transaction for a replay (replay/transaction_log.py), the time of a statement (run_manager.py), turns.
 Design: a transaction commits with its journal row or not at all. Whatever else ends it, and is not the code's
-business (a serialization failure, a deadlock, a lost connection, a request to replay), leaves nothing; then
-the run is replayed from its journal, and so the block runs again from its beginning. The replay also tells
-whether a commit whose answer was lost succeeded: its row is there, or not.
+business (a serialization failure, a deadlock, a lost connection, a plan that an ALTER TABLE made stale, a
+request to replay), leaves nothing; then the run is replayed from its journal, and so the block runs again
+from its beginning. The replay also tells whether a commit whose answer was lost succeeded: its row is there,
+or not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import msgspec
 
 from pyengine import clock
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s, mapped
+from pyengine.database.faults import TOO_LARGE
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.sessions import begin
 from pyengine.database.statements.procedures import COMMIT, TRANSACTION_LIMITS
@@ -57,6 +59,8 @@ _IDLE_MS_MAX = 10_000
 _TRIES_MAX = 10
 _EXCUSED_FROM = 3
 _REPLAY = "WF099"
+# what a session has cached: a prepared statement that is gone, a type or function that was made again
+_STALE = frozenset({"26000", "XX000"})
 # a lock timeout or a statement timeout that is set
 _BOUNDED = frozenset({"55P03", "57014"})
 _ENDS_IT = re.compile(
@@ -351,14 +355,22 @@ class TransactionRunner:
             passing = passes(code) or code == NotAdopted.sqlstate or (ours and code in _BOUNDED)
             if passing or code == _REPLAY or code.startswith("08") or conn.is_closed():
                 raise Again(error, expected=code == _REPLAY, passing=passing) from error
-            if code.startswith("40") and run.transaction_tries < _TRIES_MAX:
+            has_tries = run.transaction_tries < _TRIES_MAX
+            if has_tries and (code.startswith("40") or (ours and code == TOO_LARGE)):
+                # the latter: its hints found the server's queue of notifications full
                 raise Again(error) from error
+            if has_tries and (code in _STALE or isinstance(error, asyncpg.InvalidCachedStatementError)):
+                raise self._stale(error) from error
             known = mapped(error, self._links.where)
             if isinstance(known, LeaseLost):
                 raise known from error
             if code.startswith("WF"):
                 return self._refused(known)
             return ("database", error_fields(error))
+        except asyncpg.OutdatedSchemaCacheError as error:
+            if run.transaction_tries < _TRIES_MAX:
+                raise self._stale(error) from error
+            return self._refused(InvalidRequest(f"a statement of a transaction was refused: {error}"))
         except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
             if conn.is_closed() or isinstance(error, OSError):
                 raise Again(error) from error
@@ -366,6 +378,17 @@ class TransactionRunner:
             return self._refused(InvalidRequest(f"a statement of a transaction was refused: {error}"))
         except EncodeError as error:
             return self._refused(error)
+        except (ValueError, ArithmeticError) as error:
+            if ours:
+                raise
+            # of the driver's decoders: a date before Christ, the year 20000, 24:00
+            words = f"a statement of a transaction returned a value that Python has no form for: {error}"
+            return self._refused(EncodeError(words, hint="cast it in the statement: select value::text"))
+
+    def _stale(self, error: Exception) -> Again:
+        """Another connection, for what this one and idle ones have cached of the schema is out of date."""
+        self._links.drop_idle()
+        return Again(error)
 
     def _refused(self, error: EngineError) -> Outcome:
         return ("engine", self._codec.encode_error(error))

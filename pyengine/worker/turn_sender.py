@@ -6,10 +6,12 @@ turn is idempotent. A row cannot be recorded twice, so when a connection is lost
 the same reports are sent again: those that arrived the first time get the verdict `stale` or `lost`, and the
 journal shows the outcome. Only tasks that the lost turn claimed are unknown here; the worker releases those
 (`uncertain`). A report that the database refuses with an error must not spoil the others: the batch is halved
-until the report stands alone, and its run is halted with that error as its problem; the outcomes before its
-end are recorded, unless they are refused too. A batch that times out is halved as well, but a timeout does
-not identify a bad report, so no run is halted for it. A report that was found to wait for a lock is sent
-alone from then on, until it arrives.
+until the report stands alone. Then the table of faults decides (database/faults.py): if the run is at fault,
+it is halted with that error as its problem; the outcomes before its end are recorded, unless they are refused
+too. If it is not, as where the report waits for a lock or a trigger of somebody refuses it, the report is
+sent alone from then on, until it arrives. A batch that times out is halved as well, but a timeout does not
+identify a bad report, so no run is halted for it. A hint is not worth a commit: a turn that is refused
+together with its hints is sent without them.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ import msgspec
 from pyengine import clock
 from pyengine.database.connection import Database, ReconnectingConnection, backoff_s
 from pyengine.database.failure_log import FailureLog
+from pyengine.database.faults import TOO_LARGE, Fault, fault_of, sqlstate_of
 from pyengine.database.statements.procedures import TURN
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.commands import Complete, Fail, Halt, Release
 from pyengine.protocol.turn import Answer, RunReport, decode_answer, encode_reports, encode_texts
+from pyengine.replay import run_log
 from pyengine.worker.events import Event, ReportRejected
 from pyengine.worker.lease_heartbeat import ADOPTION_RETRY_S
 
@@ -64,10 +68,9 @@ class Identity:
         return encode_texts(self.queues), encode_texts(self.codes), encode_texts(self.digests)
 
 
-# the fault of a report: bad data, a broken constraint, a limit, an error of the engine; all else may pass
-_POISON = ("22", "23", "54", "P0", "WF")
 _CANCELED = "57014"
-_LOCKED = ("55P03", "40P01")
+_NOT_OF_THE_RUN = (Fault.REPORT, Fault.OPERATOR, Fault.SESSION)
+_SESSIONS_MAX = 2
 _TIMEOUTS_MAX = 2
 _RELEASE_MS = 60_000
 
@@ -142,21 +145,20 @@ class TurnSender:
                 await clock.sleep(ADOPTION_RETRY_S)
                 continue
             except EngineError as error:
+                if hints and sqlstate_of(error) == TOO_LARGE:
+                    # the server's queue of notifications may be full
+                    hints = False
+                    continue
                 failures += 1
                 timeouts += _timed_out(error)
-                if _locked(error) and (failures > 1 or self._is_suspect(reports)):
-                    return await self._around(reports, hints)
-                if _poisoned(error) and (len(reports) > 1 or (reports and want < 0)):
-                    return await self._apart(reports, error, hints)
+                if (answers := await self._in_parts(reports, want, error, failures, hints)) is not None:
+                    return answers
                 if want >= 0:
                     # the tasks to claim, or those that it wakes, may be more than an answer holds
                     want = -1 if reports else -(-want // 2)
                 self._trouble.failed(f"refused by {self._where}: {error}")
             else:
-                self._trouble.succeeded()
-                self._copy.ended(self._where)
-                if self._is_suspect(reports):
-                    self._suspects.discard(reports[0].execution)
+                self._arrived(reports)
                 return [answer]
             if timeouts >= _TIMEOUTS_MAX:
                 if len(reports) > 1:
@@ -166,6 +168,12 @@ class TurnSender:
             # at once after the first loss
             if pause := failures + max(0, unknown - 1):
                 await clock.sleep(backoff_s(pause))
+
+    def _arrived(self, reports: list[RunReport]) -> None:
+        self._trouble.succeeded()
+        self._copy.ended(self._where)
+        if self._is_suspect(reports):
+            self._suspects.discard(reports[0].execution)
 
     async def send_once(
         self,
@@ -186,6 +194,21 @@ class TurnSender:
             TURN, self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms
         )
         return decode_answer(answer)
+
+    async def _in_parts(
+        self, reports: list[RunReport], want: int, error: EngineError, failures: int, hints: bool
+    ) -> list[Answer] | None:
+        """Send the reports in parts if the fault is that of one of them; None: all are to be sent again."""
+        fault = fault_of(error)
+        if fault is Fault.SESSION:
+            # what it has cached goes with it
+            self._link.drop()
+        enough = failures > (_SESSIONS_MAX if fault is Fault.SESSION else 1)
+        if fault in _NOT_OF_THE_RUN and reports and (enough or self._is_suspect(reports)):
+            return await self._around(reports, error, hints)
+        if fault is Fault.RUN and (len(reports) > 1 or (reports and want < 0)):
+            return await self._apart(reports, error, hints)
+        return None
 
     async def _apart(self, reports: list[RunReport], error: EngineError, hints: bool) -> list[Answer]:
         """Find the report that the database refuses, and halt its run."""
@@ -212,17 +235,23 @@ class TurnSender:
             bad.end = Halt(problem=msgspec.json.encode(problem).decode())
         return await self.send([bad], -1)
 
-    async def _around(self, reports: list[RunReport], hints: bool) -> list[Answer]:
-        """Find the report that waited too long for a lock, and leave it out for now.
+    async def _around(self, reports: list[RunReport], error: EngineError, hints: bool) -> list[Answer]:
+        """Find the report that is refused without a fault of its run, and leave it out for now.
 
-        A turn leaves out by itself what a transaction of a user locks. This is for other locks: a table that
-        is being altered, a row of a side table that somebody locked by hand.
+        A turn leaves out by itself what a transaction of a user locks. This is for other locks, such as a
+        table that is being altered or a row of a side table that somebody locked by hand; and for what an
+        operator has to mend, such as a trigger that refuses a row.
         """
         if len(reports) > 1:
             return await self._halves(reports, hints)
-        self._suspects.update([report.execution for report in reports])
-        executions, ids = [report.execution for report in reports], [report.id for report in reports]
-        return [Answer(0, None, [], [], [], False, None, executions, ids)]
+        (report,) = reports
+        is_locked = fault_of(error) is Fault.REPORT
+        if not is_locked and report.execution not in self._suspects:
+            what = "what it reports; it is sent again until it arrives"
+            run_log.report_refused(report.id, what, error.message)
+        self._suspects.add(report.execution)
+        locked = [report.id] if is_locked else []
+        return [Answer(0, None, [], [], [], False, None, [report.execution], locked)]
 
     def _is_suspect(self, reports: list[RunReport]) -> bool:
         return len(reports) == 1 and reports[0].execution in self._suspects
@@ -240,15 +269,6 @@ class TurnSender:
         half = len(reports) // 2
         first = await self.send(reports[:half], -1, hints=hints)
         return [*first, *await self.send(reports[half:], -1, hints=hints)]
-
-
-def _poisoned(error: EngineError) -> bool:
-    code = getattr(error.__cause__, "sqlstate", None) or ""
-    return code[:2] in _POISON
-
-
-def _locked(error: EngineError) -> bool:
-    return getattr(error.__cause__, "sqlstate", None) in _LOCKED
 
 
 def _timed_out(error: EngineError) -> bool:

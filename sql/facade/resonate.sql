@@ -178,7 +178,7 @@ create or replace function resonate._announce_task()
 returns trigger language plpgsql volatile security definer
 as $$
 begin
-  if new.retry_at <= durable._now_ms() then
+  if new.retry_at <= durable._now_ms() and durable._has_room_for_hints() then
     perform pg_notify(resonate.outbox_channel(case when new.queue like '%://%' then new.queue else 'poll://any@' || new.queue end),
                       'execute');
   end if;
@@ -192,7 +192,9 @@ create or replace function resonate._announce_unblock()
 returns trigger language plpgsql volatile security definer
 as $$
 begin
-  perform pg_notify(resonate.outbox_channel(new.address), 'unblock');
+  if durable._has_room_for_hints() then
+    perform pg_notify(resonate.outbox_channel(new.address), 'unblock');
+  end if;
   return null;
 end
 $$ set search_path = pg_catalog, pg_temp;

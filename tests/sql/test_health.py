@@ -8,7 +8,14 @@ from tests.support.clock import Clock
 from tests.support.laboratory import Laboratory
 from tests.support.verbs import Connection, ask
 
-ASKED = {"site", "journal partitions", "oldest snapshot", "due work", "ticks of workers"}
+ASKED = {
+    "site",
+    "journal partitions",
+    "oldest snapshot",
+    "notification queue",
+    "due work",
+    "ticks of workers",
+}
 DROP = """
 with week as (
   delete from durable._buckets where bucket = durable._week(durable._now_ms()) + %s returning bucket)

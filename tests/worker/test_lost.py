@@ -258,7 +258,10 @@ def test_changed_code_halts_the_run_and_old_code_continues_it(dsn: str, conn: Co
 
 POISON = """
 create function public.no_poison() returns trigger language plpgsql as
-$$ begin if new.data like '%poison%' then raise exception 'poison refused'; end if; return new; end $$;
+$$ begin
+  if new.data like '%poison%' then raise exception 'poison refused' using errcode = 'CODE'; end if;
+  return new;
+end $$;
 do $$ declare p regclass; begin
   for p in select inhrelid::regclass from pg_inherits where inhparent = 'durable._journal'::regclass loop
     execute format('create trigger no_poison before insert on %s for each row '
@@ -286,7 +289,7 @@ def test_app_run_tells_that_its_run_is_halted(dsn: str, conn: Connection) -> Non
 
 def test_what_the_database_refuses_halts_one_run_only(dsn: str, conn: Connection) -> None:
     """A bundle that makes the turn fail is found and its run is halted; the others go on."""
-    conn.execute(POISON)
+    conn.execute(POISON.replace("CODE", "22023"))
     app = App(dsn)
 
     @app.step
@@ -307,6 +310,39 @@ def test_what_the_database_refuses_halts_one_run_only(dsn: str, conn: Connection
                 while (await runs[3].get()).state != "halted":
                     await asyncio.sleep(0.01)
             assert "poison refused" in str((await runs[3].get()).problem)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("code", ["P0001", "38000"])
+def test_what_a_trigger_refuses_halts_no_run(
+    dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    """A trigger of somebody refuses a row: the log names its run, all others complete, and the run does too
+    once the trigger is gone.
+    """
+    conn.execute(POISON.replace("CODE", code))
+    app = App(dsn)
+
+    @app.step
+    async def step(n: int) -> str:
+        return "poison" if n == 3 else "good"
+
+    @app.workflow
+    async def go(n: int) -> str:
+        return await step(n)
+
+    async def main() -> None:
+        async with app.client() as client, app.worker():
+            runs = [await client.start(go, n) for n in range(8)]
+            for n, run in enumerate(runs):
+                if n != 3:
+                    assert await run.result(timeout=20) == "good"
+            while f"run {runs[3].id}: the database refuses" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert (await runs[3].get()).state == "running"
+            conn.execute("drop function public.no_poison() cascade")
+            assert await runs[3].result(timeout=20) == "poison"
 
     asyncio.run(main())
 

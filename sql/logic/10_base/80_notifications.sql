@@ -1,15 +1,24 @@
 -- Notifications: hints (poll again), direct messages (data for one process), unblocks (a promise settled).
 -- Hints and direct messages may be lost; rows are the truth. A commit that notifies takes a database-wide lock, so workers send
 -- most hints in a transaction of their own, and plain SQL callers at most one per channel in 50 ms. No other file notifies.
+-- A queue of notifications that is full would fail the commit that notifies, so nothing is sent while it is nearly full.
+
+create or replace function durable._has_room_for_hints()
+returns boolean language sql volatile
+as $$ select pg_notification_queue_usage() < 0.9 $$;
+comment on function durable._has_room_for_hints() is
+  'False while the server''s queue of notifications is nearly full, because a session that listens has stayed in a transaction: a commit that notifies would fail soon. Polls find it all, later. Inlined; half a microsecond.';
 
 create or replace function durable.hint_v1(p_ready boolean, p_settled boolean)
 returns void language plpgsql volatile
 as $$
+declare
+  v_has_room boolean := durable._has_room_for_hints();
 begin
-  if p_ready then
+  if p_ready and v_has_room then
     perform pg_notify('durable_ready', '');
   end if;
-  if p_settled then
+  if p_settled and v_has_room then
     perform pg_notify('durable_settled', '');
   end if;
 end
@@ -19,7 +28,7 @@ comment on function durable.hint_v1(boolean, boolean) is
 
 create or replace function durable._notify(p_channel text)
 returns void language sql volatile
-as $$ select pg_notify(p_channel, '') $$;
+as $$ select case when durable._has_room_for_hints() then pg_notify(p_channel, '') end $$;
 comment on function durable._notify(text) is
   'A hint that leaves with the commit of the statement which sends it. Inlined: hint_v1 has settings of its own, which cost more than the hint.';
 
@@ -28,7 +37,7 @@ returns void language plpgsql volatile
 as $$
 begin
   if starts_with(p_address, 'durable_to_') and length(p_address) = 76 and octet_length(p_address) = 76
-     and strpos(p_address, ':') = 44 and octet_length(p_message) < 7900 then
+     and strpos(p_address, ':') = 44 and octet_length(p_message) < 7900 and durable._has_room_for_hints() then
     perform pg_notify(split_part(p_address, ':', 1), split_part(p_address, ':', 2) || p_message);
   end if;
 end
@@ -62,7 +71,7 @@ begin
     return;
   end if;
   select s.value into v_mode from durable.settings s where s.name = 'hints';
-  if v_mode = 'off' then
+  if v_mode = 'off' or not durable._has_room_for_hints() then
     return;
   elsif v_mode = 'coalesce' then
     -- one lock for each 50 ms: a transaction that stays open keeps back the hints of its own 50 ms alone

@@ -50,6 +50,10 @@ from clock c
 left join lateral (select * from durable._snapshots x
                    order by x.since < c.now - 600000 desc nulls last, x.transactions desc limit 1) s on true
 union all
+select 'notification queue', n.usage < 0.5, format('%s %% full', round((100 * n.usage)::numeric)),
+       'A session that listens has been in a transaction for long: end it. From 90 % on no hints are sent, and work waits for polls.'
+from (select pg_notification_queue_usage() as usage) n
+union all
 select 'due work', coalesce(d.at >= c.now - 60000, true),
        case when d.at is null then 'nothing waits' else format('the oldest was due %s ago', durable._ago(c.now - d.at)) end,
        'select durable.tick(); tells why it is not done. A transaction that holds its run may be in the way.'
@@ -71,4 +75,4 @@ left join lateral (
   select w.id, coalesce(w.ticked_at, w.started_at)::bigint as last from durable._workers w
   where w.seen_at > c.now - 120000 order by 2 limit 1) t on true;
 comment on view durable.health is
-  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); work that has been due for a minute; the worker that has not ticked for the longest time.';
+  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; work that has been due for a minute; the worker that has not ticked for the longest time.';
