@@ -279,11 +279,11 @@ class App(AppCalls, AppSchedules, Starts):
         """Run a workflow, and replay it."""
         left: list[str] = []
         ended: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        async with self._serving(place, {"make_runs": observing(left.append)}) as worker:
+        async with self._serving(place, {"make_runs": observing(left.append)}):
             run: Run[R] = await place.client.begin(workflow, args, kwargs)
             try:
                 async with following(run, workflow.name) if shown else contextlib.nullcontext():
-                    ended.set_result(await _ended(run, worker))
+                    ended.set_result(await _ended(run))
             except RunFailed as error:
                 ended.set_exception(error)
         # outside of the `except`: errors of the replayed code would get this one as their context
@@ -456,26 +456,17 @@ class _WorkflowDecorator(Protocol):
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 
 
-async def _ended(run: Run[T], worker: Worker) -> T:
-    """Wait for the end of a run that a worker of this process serves, or of the worker."""
-    failed = asyncio.create_task(worker.wait())
-    try:
-        while True:
-            waiting = asyncio.create_task(run.result(timeout=_HALTED_CHECK_S))
-            await asyncio.wait((waiting, failed), return_when=asyncio.FIRST_COMPLETED)
-            if failed.done() and not waiting.done():
-                waiting.cancel()
-                failed.result()
-            try:
-                return await waiting
-            except TimeoutError:
-                status = await run.get()
-                if status.state in ("halted", "dead", "paused"):
-                    raise EngineError(
-                        f"run {run.id} is {status.state}: {status.problem}", hint=f"pyengine show {run.id}"
-                    ) from None
-    finally:
-        failed.cancel()
+async def _ended(run: Run[T]) -> T:
+    """Wait for the end of a run that a worker of this process serves, within the block of that worker."""
+    while True:
+        try:
+            return await run.result(timeout=_HALTED_CHECK_S)
+        except TimeoutError:
+            status = await run.get()
+            if status.state in ("halted", "dead", "paused"):
+                raise EngineError(
+                    f"run {run.id} is {status.state}: {status.problem}", hint=f"pyengine show {run.id}"
+                ) from None
 
 
 def _refuse_loop(verb: str) -> None:

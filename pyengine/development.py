@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from pyengine import clock
+from pyengine.background import Background, Block
 from pyengine.compatibility import Finding
 from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
@@ -89,18 +90,18 @@ class DevelopmentChecks:
         self._ids: dict[str, None] = {}
         self._reported: set[tuple[str, str]] = set()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background(self._fail)
+        self._block: Block | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._work())
+        self._block = Block()
+        self._background.start(self._work())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.cancel()
         try:
             # in a task: errors of the replayed code would get that of the block as their context
             await asyncio.create_task(self._check_all())
@@ -108,6 +109,14 @@ class DevelopmentChecks:
             logger.warning("the last runs were not replayed: %s", error_.message)
         finally:
             await self._pool.close()
+            if self._block is not None:
+                await self._block.leave(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """A replay has failed by a fault of ours: so does the block, for nothing more would be replayed."""
+        logger.error("runs are not replayed any more", exc_info=error)
+        if self._block is not None:
+            self._block.fail(error)
 
     def left(self, id: str) -> None:
         """Replay a run that suspended or ended."""

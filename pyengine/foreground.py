@@ -113,7 +113,8 @@ async def _live(
         try:
             async with begin() as worker:
                 begun.set_result(worker)
-                await _until(stop, worker)
+                # a worker that fails interrupts its block
+                await stop.wait()
                 return
         except Unavailable as error:
             if not wait or begun.done():
@@ -124,17 +125,6 @@ async def _live(
                     "the worker waits for its database: %s; type: pyengine db status", error.message
                 )
             await clock.sleep(backoff_s(failures))
-
-
-async def _until(stop: asyncio.Event, worker: Worker) -> None:
-    """Wait until a worker is to stop, or has stopped by itself."""
-    stopped = asyncio.create_task(stop.wait())
-    ended = asyncio.create_task(worker.wait())
-    await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if ended.done():
-        ended.result()
-    ended.cancel()
 
 
 class ServingProcess:

@@ -7,17 +7,21 @@ terminal.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+from pyengine.background import Background
 
 if TYPE_CHECKING:
     from pyengine.client.run import Run
     from pyengine.client.run_status import ChildCounts, Progress
 
 __all__ = ["LiveBar", "following", "progress_summary", "summary"]
+
+logger = logging.getLogger("pyengine.app")
 
 
 class LiveBar:
@@ -92,9 +96,9 @@ async def following(run: Run[Any], title: str) -> AsyncIterator[None]:
             bar.show(status.state, status.progress, status.children)
 
     with LiveBar(title) as bar:
-        task = asyncio.create_task(follow(bar))
+        background = Background(lambda error: logger.warning("the progress is not shown: %s", error))
+        background.start(follow(bar))
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await background.cancel()

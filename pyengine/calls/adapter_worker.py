@@ -12,13 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
-import secrets
-import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -33,6 +29,7 @@ from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BYE, HEARTBEAT, Hello
 from pyengine.errors import EngineError, InvalidRequest, PayloadTooLarge
+from pyengine.process import Process
 from pyengine.worker.blocked_runs import BlockedRuns
 from pyengine.worker.lease_heartbeat import about_process, hello_when_adopted, send_hello
 from pyengine.worker.ticker import TickAnswer, Ticker
@@ -69,7 +66,7 @@ class Executor(Protocol):
         """Let go of everything."""
 
 
-class AdapterWorker:
+class AdapterWorker(Process):
     """Polls adapters.
 
     Args:
@@ -100,7 +97,7 @@ class AdapterWorker:
     ) -> None:
         if max_polls < 1:
             raise InvalidRequest("a worker runs at least one poll at a time")
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        super().__init__()
         self._database = Database(database) if isinstance(database, str) else database
         self._listener = listener or Listener(self._database)
         self._executors = tuple(executors)
@@ -111,9 +108,6 @@ class AdapterWorker:
         self._schedule = PollSchedule(longest_s=_POLL_LONGEST_S)
         self._wake = asyncio.Event()
         self._trouble = FailureLog(logger, "leasing attempts")
-        self._tasks: list[asyncio.Task[None]] = []
-        self._failed: BaseException | None = None
-        self._stopping = False
 
     @property
     def running(self) -> int:
@@ -126,15 +120,6 @@ class AdapterWorker:
         return sorted({name for one in self._executors for name in one.adapters})
 
     # -- life
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Check the database, say hello and begin to lease.
@@ -169,24 +154,14 @@ class AdapterWorker:
             lambda: self._renew(ttl_ms / 3000),
             self._sweep,
         )
-        self._tasks = [asyncio.create_task(self._guard(body)) for body in bodies]
+        self._listener.failed.append(self.fail)
+        self._tasks = [self._background.start(body()) for body in bodies]
         logger.info("adapters.started", extra={"worker": self.id, "adapters": self.adapters})
 
     def use(self, attempts: Attempts) -> None:
         """Use these requests to the database; `start` uses SQL."""
         self._attempts = attempts
         self._sender = Sender(attempts)
-
-    async def wait(self) -> None:
-        """Return when the worker has stopped.
-
-        Raises:
-            BaseException: what ended one of its loops, if it did not stop in an orderly way.
-        """
-        if self._tasks:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        if self._failed is not None:
-            raise self._failed
 
     async def stop(self) -> None:
         """Stop in an orderly way: let polls end for a while, then end them and give their leases back."""
@@ -215,19 +190,10 @@ class AdapterWorker:
         await asyncio.gather(*others, return_exceptions=True)
         await asyncio.gather(*(one.close() for one in self._executors))
         self._listener.unsubscribe("durable_ready", self._hinted)
+        self._listener.failed.remove(self.fail)
         await self._listener.stop()
         await self._side.close()
         logger.info("adapters.stopped", extra={"worker": self.id})
-
-    async def _guard(self, body: Callable[[], Awaitable[None]]) -> None:
-        """A loop that ends by itself has failed: nothing works without it."""
-        try:
-            await body()
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # boundary of the process: log it, and let whoever waits see it
-            logger.exception("worker %s cannot go on; it stops", self.id)
-            self._failed = error
 
     # -- leases
 
@@ -268,7 +234,7 @@ class AdapterWorker:
                 self._start(leased)
 
     def _start(self, leased: Leased) -> None:
-        task = asyncio.get_running_loop().create_task(self._guarded(leased))
+        task = self._background.start(self._guarded(leased))
         self._running[task] = leased
         task.add_done_callback(self._ended)
 

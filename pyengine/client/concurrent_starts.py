@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.database.statements.procedures import StartRequest
 from pyengine.errors import EngineError
 
@@ -73,7 +74,7 @@ class ConcurrentStarts:
         self._together = together
         # the newest statement under way, by what its starts have in common
         self._newest: dict[StartRequest, _Statement] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background(_log)
 
     async def start(self, request: StartRequest) -> Any:
         """Start a run and return its row of `START`.
@@ -115,11 +116,7 @@ class ConcurrentStarts:
             return
         following = self._begin(statement.common, waiting[_RUNS_MAX:])
         # what one caller has in its context does not concern the others
-        task = asyncio.get_running_loop().create_task(
-            self._send(following, waiting[:_RUNS_MAX]), context=contextvars.Context()
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.start(self._send(following, waiting[:_RUNS_MAX]), context=contextvars.Context())
 
     async def _send(self, statement: _Statement, starts: list[_Waiter]) -> None:
         try:
@@ -131,6 +128,9 @@ class ConcurrentStarts:
                 answers = await asyncio.gather(*each, return_exceptions=True)
                 for one, answer in zip(starts, answers, strict=True):
                     _answer(one.row, answer)
+        except Exception as error:  # boundary: the callers wait for it
+            for one in starts:
+                _answer(one.row, error)
         finally:
             for one in starts:
                 one.row.cancel()
@@ -143,6 +143,10 @@ class ConcurrentStarts:
             # alone each of them gets an error of its own, or none
             logger.debug("%s starts are sent one by one: %s", len(requests), error.message)
             return False
+
+
+def _log(error: BaseException) -> None:
+    logger.error("starts that went together have failed", exc_info=error)
 
 
 def _answer(row: asyncio.Future[Any], answer: Any) -> None:

@@ -2,7 +2,8 @@
 
 Lives here: `ResultPoller`, one loop for all runs that a client waits for. May not: the meaning of a result
 (run.py). Design: waiting is polling. One query asks for all runs at once, at each hint that a promise settled
-and after growing pauses without one. While the database is down, the waits go on.
+and after growing pauses without one. While the database is down, the waits go on. If the loop fails, they
+fail, and the next wait starts it again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.database.listener import Listener, message_address
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
@@ -49,7 +51,8 @@ class ResultPoller:
         self._schedule = PollSchedule(longest_s=POLL_LONGEST_S)
         self._wake = asyncio.Event()
         self._starting = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background(self._fail)
+        self._listening = False
         self._hint_count = 0
         # results that came by message before `wait` was called, oldest first
         self._unclaimed: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -59,12 +62,12 @@ class ResultPoller:
     @property
     def hint_count(self) -> int | None:
         """The number of hints received so far; None while not listening."""
-        return None if self._task is None else self._hint_count
+        return self._hint_count if self._listening else None
 
     @property
     def address(self) -> str | None:
         """The address to which a worker may send a result directly; None while not listening there."""
-        return self._address if self._task is not None and self._listener.receives(self._address) else None
+        return self._address if self._listening and self._listener.receives(self._address) else None
 
     async def listen(self) -> None:
         """Start listening for hints, unless this is closed; they can be sent from then on too.
@@ -72,7 +75,7 @@ class ResultPoller:
         Raises:
             EngineError: the database cannot be reached.
         """
-        if self._task is not None:
+        if self._background:
             return
         async with self._starting:
             if not self._closed:
@@ -126,25 +129,35 @@ class ResultPoller:
                     del self._futures[id]
 
     async def _begin(self) -> None:
-        if self._task is not None:
+        if self._background:
             # somebody else was quicker
             return
-        self._listener.subscribe("durable_settled", self._on_hint)
-        self._listener.add_receiver(self._address, self._on_message, self._on_hint)
-        try:
-            await self._listener.start()
-        except BaseException:
-            self._unsubscribe()
-            raise
-        self._task = asyncio.create_task(self._run())
+        if not self._listening:
+            self._listener.subscribe("durable_settled", self._on_hint)
+            self._listener.add_receiver(self._address, self._on_message, self._on_hint)
+            try:
+                await self._listener.start()
+            except BaseException:
+                self._unsubscribe()
+                raise
+            self._listening = True
+        self._background.start(self._run())
 
     async def _end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._background.cancel()
+        if self._listening:
+            self._listening = False
             self._unsubscribe()
             await self._listener.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        """The loop has failed: so do the waits."""
+        logger.error("waiting for %d runs has failed", len(self._futures), exc_info=error)
+        waiting, self._futures = self._futures, {}
+        for future in (one for futures in waiting.values() for one in futures if not one.done()):
+            failure = EngineError(f"results cannot be waited for: {error!r}", hint="wait again")
+            failure.__cause__ = error
+            future.set_exception(failure)
 
     def _unsubscribe(self) -> None:
         self._listener.unsubscribe("durable_settled", self._on_hint)

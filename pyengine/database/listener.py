@@ -19,6 +19,7 @@ from math import inf
 from typing import Any
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.poll_schedule import Channel, NotifyThrottle
 from pyengine.database.statements.procedures import HINT
@@ -46,6 +47,9 @@ class Listener:
     Subscribers are called in the event loop's thread: at each hint, and after each new LISTEN and each new
     connection, because hints may have been missed. A channel without subscribers is not listened to, so a
     client is not woken by every start of other clients.
+
+    Attributes:
+        failed: called with the error after which nothing is received any more.
     """
 
     def __init__(self, database: Database) -> None:
@@ -65,7 +69,9 @@ class Listener:
         self._followed: set[Channel] = set()
         self._last_hint_s = self._heard_s = -inf
         self._send_soon = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background(self._fail)
+        self._is_broken = False
+        self.failed: list[Callable[[BaseException], object]] = []
         self._users = 0
         self._starting = asyncio.Lock()
         self._throttle = NotifyThrottle()
@@ -105,7 +111,7 @@ class Listener:
 
     def receives(self, address: str) -> bool:
         """Return whether messages to that address are received at this moment."""
-        listening = address.partition(":")[0] in self._channels
+        listening = address.partition(":")[0] in self._channels and not self._is_broken
         return listening and self._database.hints and self._connection.alive
 
     async def start(self) -> None:
@@ -115,10 +121,11 @@ class Listener:
             EngineError: the database cannot be reached.
         """
         async with self._starting:
-            if not self._users:
+            if not self._users or self._is_broken:
                 await self._connection.connected()
-                loops = (self._reconnect, self._change_channels, self._send_hints)
-                self._tasks = [asyncio.create_task(each()) for each in loops]
+                self._is_broken = False
+                for loop in (self._reconnect, self._change_channels, self._send_hints):
+                    self._background.start(loop())
             self._users += 1
 
     async def stop(self) -> None:
@@ -127,10 +134,7 @@ class Listener:
             self._users -= 1
             if self._users:
                 return
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._tasks = []
+            await self._background.cancel()
             await self._connection.close()
 
     def wake(self, channel: Channel) -> None:
@@ -163,6 +167,15 @@ class Listener:
             await self._connection.run(HINT, channel == "durable_ready", channel == "durable_settled")
         except EngineError as error:
             logger.debug("hint not sent: %s", error.message)
+
+    def _fail(self, error: BaseException) -> None:
+        """One of the loops has failed: nothing is received until the next `start`, and the rest is polled."""
+        logger.error("hints and direct messages are no longer received", exc_info=error)
+        self._is_broken = True
+        self._background.stop()
+        self._report_gap()
+        for failed in tuple(self.failed):
+            failed(error)
 
     async def _listen(self, conn: Any) -> None:
         self._channels.clear()

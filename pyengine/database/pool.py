@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.database.connection import Database, NoConnection, ReconnectingConnection, backoff_s
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.statements.procedures import Procedure
@@ -59,7 +60,7 @@ class ConnectionPool:
         self._short_until_s = self._last_taken_s = 0.0
         self._is_down = False
         self._returned = asyncio.Event()
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Background(self._fail)
         self._trim_handle: clock.Timer | None = None
         self._trouble = FailureLog(logger, f"connecting for {role}")
         self._closed = False
@@ -135,7 +136,7 @@ class ConnectionPool:
             yield connection
         finally:
             if clean:
-                self._run_in_background(self._clean(connection))
+                self._background.start(self._clean(connection))
             else:
                 self._give_back(connection)
 
@@ -150,7 +151,7 @@ class ConnectionPool:
         self._closed = True
         if self._trim_handle is not None:
             self._trim_handle.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._background.ended()
         free, self._free = self._free, []
         await asyncio.gather(*(connection.close() for connection, _ in free))
 
@@ -231,17 +232,20 @@ class ConnectionPool:
         """Close connections that were idle for a while; the oldest are at the front."""
         self._trim_handle = None
         while len(self._free) > self._min_open and self._free[0][1] <= clock.monotonic() - self.idle_s:
-            self._run_in_background(self._free.pop(0)[0].close())
+            self._background.start(self._free.pop(0)[0].close())
         if len(self._free) > self._min_open:
             self._trim_handle = clock.call_at(self._free[0][1] + self.idle_s, self._trim)
 
     async def _clean(self, connection: ReconnectingConnection) -> None:
         try:
             await connection.clean()
+        except BaseException:
+            # what is left in its session is not known
+            connection.drop()
+            raise
         finally:
             self._give_back(connection)
 
-    def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    def _fail(self, error: BaseException) -> None:
+        """A connection could not be cleaned or closed; it is gone, and nobody waits for it."""
+        logger.error("a connection for %s was given up", self._role, exc_info=error)

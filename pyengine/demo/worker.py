@@ -34,12 +34,7 @@ async def serve(queue: str) -> None:
     threading.Thread(target=watch, daemon=True).start()
     async with app.worker(queues=[queue], concurrency=CONCURRENCY, threads=CONCURRENCY) as worker:
         writer().present(worker.id, os.getpid())
-        ended = asyncio.ensure_future(worker.wait())
-        stopped = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if ended.done():
-            await ended
+        await stop.wait()
 
 
 if __name__ == "__main__":

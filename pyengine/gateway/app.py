@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pyengine.background import Background
 from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
 from pyengine.gateway.backend import Backend
@@ -46,6 +48,8 @@ from pyengine.gateway.streams.unblocks import Unblocks
 from pyengine.gateway.tokens import Verifier
 
 __all__ = ["Parts", "create_app"]
+
+logger = logging.getLogger("pyengine.gateway")
 
 _MESSAGE_CONNECTIONS = 4
 
@@ -114,18 +118,19 @@ class Parts:
         self.older_port: int | None = None
         self.courier: Courier | None = None
         self._push_token = None if config.push_token is None else read_token(config.push_token)
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
+        self.backend.listener.failed.append(self._fail)
         self.failed: Callable[[], None] = lambda: None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Do what a gateway does by itself, as long as the block lasts."""
-        working = asyncio.create_task(self._work())
+        working = Background(self._fail)
+        working.start(self._work())
         try:
             yield
         finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            await working.cancel()
             await self.backend.close()
 
     async def stop_messages(self) -> None:
@@ -137,14 +142,17 @@ class Parts:
 
     async def _work(self) -> None:
         """Wait for the database, then send messages and tick."""
+        await self.backend.open()
+        link = ConnectionPool(self.backend.database, "messages", _MESSAGE_CONNECTIONS)
         try:
-            await self.backend.open()
-            link = ConnectionPool(self.backend.database, "messages", _MESSAGE_CONNECTIONS)
-            try:
-                await self._work_with(link)
-            finally:
-                await link.close()
-        except Exception as error:  # the boundary of the process, which ends with it
+            await self._work_with(link)
+        finally:
+            await link.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """End the process: a gateway that sends no messages, or does not tick, is useless."""
+        if self.failure is None:
+            logger.error("the gateway cannot go on; it stops", exc_info=error)
             self.failure = error
             self.failed()
 

@@ -16,6 +16,7 @@ import asyncio
 import logging
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.backoff import grown
 from pyengine.database.listener import Listener, message_address
 from pyengine.database.pool import ConnectionPool
@@ -40,18 +41,21 @@ class Handoff:
         link: to register on.
         listener: receives direct messages.
         identity: the worker, and what it can run.
+        background: its tasks.
 
     Attributes:
         address: where direct messages to the worker are sent.
         parameters: of `IDLE`, all but for how long.
     """
 
-    def __init__(self, link: ConnectionPool, listener: Listener, identity: Identity) -> None:
+    def __init__(
+        self, link: ConnectionPool, listener: Listener, identity: Identity, background: Background
+    ) -> None:
         self._link = link
         self._listener = listener
         self.address = message_address()
         self.parameters = (identity.worker, self.address, *identity.serves, identity.ttl_ms)
-        self._loop = asyncio.get_running_loop()
+        self._background = background
         self._handle: clock.Timer | None = None
         self._registering: asyncio.Task[None] | None = None
         self._again_s = self._believed_until_s = 0.0
@@ -111,7 +115,7 @@ class Handoff:
         """There is no slot left, or no listener: starts are to hand nothing over."""
         self._full = True
         if self._registering is None and self.registered:
-            self._registering = self._loop.create_task(self._send(0))
+            self._registering = self._background.start(self._send(0))
 
     def forgotten(self) -> None:
         """Another session may have withdrawn the registration meanwhile."""
@@ -135,7 +139,7 @@ class Handoff:
         self.busy()
         self._ended = True
         if self._registering is not None:
-            await self._registering
+            await asyncio.wait((self._registering,))
         if clock.monotonic() < self._believed_until_s:
             await self._link.run(IDLE, *self.parameters, 0)
 
@@ -150,7 +154,7 @@ class Handoff:
     def _register(self) -> None:
         self._handle = None
         if self._listener.receives(self.address):
-            self._registering = self._loop.create_task(self._send(_FOR_MS))
+            self._registering = self._background.start(self._send(_FOR_MS))
         else:
             self._register_later()
 

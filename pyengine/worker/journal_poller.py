@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import JOURNAL
 from pyengine.errors import EngineError, Unavailable
@@ -40,17 +41,21 @@ class JournalFetcher:
         connections: to read on.
         worker: id of the worker.
         post: takes the journals.
+        background: its tasks.
     """
 
-    def __init__(self, connections: ConnectionPool, worker: str, post: Callable[[Event], None]) -> None:
+    def __init__(
+        self, connections: ConnectionPool, worker: str, post: Callable[[Event], None], background: Background
+    ) -> None:
         self._connections = connections
         self._worker = worker
         self._post = post
+        self._background = background
         self._tasks: set[asyncio.Task[None]] = set()
 
     def fetch(self, effect: FetchJournal) -> None:
         """Read the journal of a run, again and again if need be."""
-        task = asyncio.get_running_loop().create_task(self._fetch(effect.run))
+        task = self._background.start(self._fetch(effect.run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -61,6 +61,7 @@ class Vitals:
         idle: parameters of the idle registration, without its duration.
         leases: runs that are leased and live.
         lost: called with the lost leases.
+        failed: called with the error that has ended the heartbeat.
         reinstalled: called when the schema was dropped and installed again under the worker.
         ticked_s: the last time at which the worker's loop turned, by `time.monotonic`.
         since_tick_ms: milliseconds since its last successful tick of the database; None before the first.
@@ -73,6 +74,7 @@ class Vitals:
     idle: tuple[Any, ...]
     leases: Callable[[], list[Lease]]
     lost: Callable[[list[Lease]], None]
+    failed: Callable[[Exception], None]
     reinstalled: Callable[[], None]
     ticked_s: Callable[[], float]
     since_tick_ms: Callable[[], int | None]
@@ -171,8 +173,8 @@ class Heartbeat:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except Exception:  # boundary of the thread: nobody else would say it
-            logger.exception("the heartbeat ended; leases will run out")
+        except Exception as error:  # boundary of the thread
+            self._vitals.failed(error)
         finally:
             self._ready.set()
 

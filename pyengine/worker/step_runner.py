@@ -67,6 +67,7 @@ class StepRunner:
         concurrency: async bodies at a time; more wait.
         threads: sync bodies at a time; more wait.
         post: takes the events.
+        failed: called with an error of our own.
         in_sql: executes an attempt of a step in SQL, which records itself, and returns the event.
     """
 
@@ -79,6 +80,7 @@ class StepRunner:
         concurrency: int,
         threads: int,
         post: Callable[[Event], None],
+        failed: Callable[[BaseException], None],
         in_sql: Callable[[LeasedRun, Attempt], Awaitable[Event | None]],
     ) -> None:
         self._loop = loop
@@ -86,6 +88,7 @@ class StepRunner:
         self._randomness = randomness
         self._concurrency = concurrency
         self._pool = ThreadPool(loop, threads)
+        self._failed = failed
         self._post = post
         self._progress = StepProgress(loop, codec, post)
         self._in_sql = in_sql
@@ -166,15 +169,17 @@ class StepRunner:
             failed = error
         # outside of the except block, so that a later exception does not get this one as its __context__
         self._leave()
-        if failed is not None:
-            try:
+        try:
+            if failed is not None:
                 self._fail(attempt, failed)
-            finally:
-                failed = None  # it refers to this frame
-        elif not in_sql:
-            self._succeed(attempt, value)
-        elif value is not None and self._counts(attempt):
-            self._post(value)
+            elif not in_sql:
+                self._succeed(attempt, value)
+            elif value is not None and self._counts(attempt):
+                self._post(value)
+        except Exception as error:  # boundary: a fault of ours must not leave the run waiting for ever
+            self._failed(error)
+        finally:
+            failed = None  # it refers to this frame
 
     def _enter(self, attempt: Attempt) -> None:
         """Let the body that is about to begin know what it is."""
@@ -216,10 +221,13 @@ class StepRunner:
         return call.step.fn(*call.args, **call.kwargs)
 
     def _thread_done(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
-        if error is None:
-            self._succeed(attempt, value)
-        else:
-            self._fail(attempt, error)
+        try:
+            if error is None:
+                self._succeed(attempt, value)
+            else:
+                self._fail(attempt, error)
+        except Exception as ours:  # boundary: a fault of ours must not leave the run waiting for ever
+            self._failed(ours)
 
     # -- time
 

@@ -21,6 +21,7 @@ import asyncpg
 import msgspec
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s, mapped
 from pyengine.database.faults import TOO_LARGE
 from pyengine.database.pool import ConnectionPool
@@ -125,6 +126,7 @@ class TransactionRunner:
         codec: writes errors.
         slots: reduced when connections are short.
         post: takes the events.
+        background: its tasks.
     """
 
     def __init__(
@@ -134,6 +136,8 @@ class TransactionRunner:
         codec: Codec,
         slots: Capacity,
         post: Callable[[Event], None],
+        *,
+        background: Background,
     ) -> None:
         self._worker = worker
         self._codec = codec
@@ -141,6 +145,7 @@ class TransactionRunner:
         self._links = links
         self._post = post
         self._sessions: dict[LeasedRun, _Session] = {}
+        self._background = background
         self._tasks: set[asyncio.Task[None]] = set()
 
     def execute(self, effect: Execute) -> None:
@@ -149,7 +154,7 @@ class TransactionRunner:
         session = self._sessions.get(run)
         if session is None:
             session = self._sessions[run] = _Session()
-            session.task = asyncio.get_running_loop().create_task(self._run(run, session))
+            session.task = self._background.start(self._run(run, session))
             self._tasks.add(session.task)
             session.task.add_done_callback(self._tasks.discard)
         session.ask = effect.ask

@@ -13,15 +13,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
 import random
-import secrets
-import socket
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -37,6 +33,7 @@ from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.loop.event_loop import loop_version
+from pyengine.process import Process
 from pyengine.protocol.turn import Lease
 from pyengine.values.codec import Codec
 from pyengine.worker.blocked_runs import BlockedRuns
@@ -83,7 +80,7 @@ _LOOP_TICK_S = 0.25
 _SIDE, _WORK = 3, 12
 
 
-class Worker:
+class Worker(Process):
     """Runs workflows of a registry.
 
     Args:
@@ -126,7 +123,7 @@ class Worker:
             raise InvalidRequest("queues is a list of queue names, at least one")
         if min(1 if concurrency is None else concurrency, step_concurrency, threads) < 1:
             raise InvalidRequest("concurrency, step_concurrency and threads are at least 1")
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        super().__init__()
         self.queues = tuple(check_queue(queue, what="worker") for queue in queues)
         self._registry = registry
         self.database = Database(database) if isinstance(database, str) else database
@@ -136,24 +133,13 @@ class Worker:
         self._threads = threads
         self._dependencies = dependencies
         self._make_runs = make_runs
-        self._tasks: list[asyncio.Task[None]] = []
         self._ticked_s = clock.monotonic()
         self._tick_handle: clock.Timer | None = None
         self._heartbeat: Heartbeat | None = None
         self._declaring: asyncio.Task[Any] | None = None
-        self._listening = self._stopping = False
-        self._failed: BaseException | None = None
+        self._listening = False
 
     # -- life
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Check the database, say hello, record schedules and begin to claim; a copy must be adopted before.
@@ -242,10 +228,13 @@ class Worker:
             concurrency=self._step_concurrency,
             threads=self._threads,
             post=post,
+            failed=self.fail,
             in_sql=SqlStepRunner(self._work, self.id, slots).run,
         )
-        self._transactions = TransactionRunner(self._work, self.id, codec, slots, post)
-        self._fetcher = JournalFetcher(self._side, self.id, post)
+        self._transactions = TransactionRunner(
+            self._work, self.id, codec, slots, post, background=self._background
+        )
+        self._fetcher = JournalFetcher(self._side, self.id, post, self._background)
         self._poller = JournalPoller(leased, post)
         longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S
         self.parts = Parts(
@@ -256,7 +245,7 @@ class Worker:
             listener=self._listener,
             clock=database_clock,
             ticker=ticker,
-            handoff=Handoff(self._side, self._listener, identity),
+            handoff=Handoff(self._side, self._listener, identity, self._background),
             slots=slots,
             blocked=blocked,
             poll=PollSchedule(longest_s=longest_s),
@@ -290,6 +279,7 @@ class Worker:
                 idle=self.parts.handoff.parameters,
                 leases=self._leases,
                 lost=self._leases_lost,
+                failed=self._heartbeat_failed,
                 reinstalled=self._declarations.reinstalled,
                 ticked_s=lambda: self._ticked_s,
                 since_tick_ms=self.parts.ticker.since_tick_ms,
@@ -308,18 +298,8 @@ class Worker:
             self._each_second,
             self.parts.dispatcher.failure,
         )
-        self._tasks = [self._loop.create_task(self._guard(body)) for body in bodies]
-
-    async def wait(self) -> None:
-        """Return when the worker has stopped.
-
-        Raises:
-            BaseException: what ended one of its loops, if it did not stop in an orderly way.
-        """
-        if self._tasks:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        if self._failed is not None:
-            raise self._failed
+        self._listener.failed.append(self.fail)
+        self._tasks = [self._background.start(body()) for body in bodies]
 
     async def stop(self) -> None:
         """Stop in an orderly way: running steps are cancelled, all work is given back at once."""
@@ -335,7 +315,7 @@ class Worker:
         await self._steps.unwound()
         try:
             async with clock.timeout(_GOODBYE_S):
-                await self._tasks[0]
+                await asyncio.wait(self._tasks[:1])
                 await self.turn_loop.finish()
             await self._stop_heartbeat()
             async with clock.timeout(_GOODBYE_S):
@@ -375,23 +355,14 @@ class Worker:
         self.parts.dispatcher.close()
         self._steps.close()
         self._listener.unsubscribe("durable_ready", self._hinted)
+        if self.fail in self._listener.failed:
+            self._listener.failed.remove(self.fail)
         self._listener.unsubscribe("durable_settled", self._poller.hinted)
         if self._listening:
             self._listening = False
             await self._listener.stop()
         await asyncio.gather(self._transactions.close(), self._fetcher.close())
         await asyncio.gather(self.turn_loop.close(), self._side.close(), self._work.close())
-
-    async def _guard(self, body: Callable[[], Awaitable[None]]) -> None:
-        """A loop that ends by itself has failed: nothing works without it."""
-        try:
-            await body()
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # boundary of the process: log it, and let whoever waits see it
-            logger.exception("worker %s cannot go on; it stops", self.id)
-            self._failed = error
-            self._stopped_by_itself = self._loop.create_task(self.stop())
 
     # -- hints and time
 
@@ -417,9 +388,9 @@ class Worker:
 
     def _tick_loop(self) -> None:
         before_s, self._ticked_s = self._ticked_s, clock.monotonic()
+        self._tick_handle = clock.call_later(_LOOP_TICK_S, self._tick_loop)
         if self._ticked_s - before_s > BLOCKED_AFTER_S:
             self.parts.handoff.forgotten()
-        self._tick_handle = clock.call_later(_LOOP_TICK_S, self._tick_loop)
 
     async def _each_second(self) -> None:
         """Report attempts that take long, and poll runs that no hint may have been about."""
@@ -449,6 +420,12 @@ class Worker:
     def _leases_lost(self, leases: list[Lease]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self.parts.dispatcher.post, LeasesLost(leases))
+
+    def _heartbeat_failed(self, error: Exception) -> None:
+        ended = EngineError(f"the heartbeat of worker {self.id} has ended: {error!r}; its leases run out")
+        ended.__cause__ = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.fail, ended)
 
     def _leases(self) -> list[Lease]:
         """Return the leases to renew: not those of runs whose steps do not end at their timeout."""

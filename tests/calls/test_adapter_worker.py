@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import psycopg
 import pytest
@@ -19,7 +19,9 @@ from pyengine.calls.adapter_leases import DatabaseAttempts
 from pyengine.calls.adapter_process import Adapter, Limits
 from pyengine.calls.adapter_worker import AdapterWorker
 from pyengine.calls.program_executor import ProgramExecutor
+from pyengine.database.listener import Listener
 from pyengine.database.pool import ConnectionPool
+from pyengine.worker.ticker import Ticker
 from tests.calls.adapters import wrong
 from tests.calls.scene import Scene
 from tests.crash.processes import kill, launch, stop
@@ -546,3 +548,39 @@ def test_s38_workers_that_are_killed_at_random(
     assert len(list((tmp_path / "jobs").iterdir())) == attempts
     assert len(set(lines(tmp_path / "submits"))) == len(lines(tmp_path / "submits"))
     assert scene.count("_pins") == attempts
+
+
+# what a worker does beside its polls, and the method in which it fails
+PARTS: dict[str, tuple[type, str]] = {
+    "leasing": (AdapterWorker, "_lease"),
+    "leases": (AdapterWorker, "_renew"),
+    "the sweep": (AdapterWorker, "_sweep"),
+    "ticks": (Ticker, "_tick"),
+    "hints": (Listener, "_send_hints"),
+}
+
+
+async def fault(*_: object) -> NoReturn:
+    """Fail by an error that no part expects."""
+    raise ZeroDivisionError("a fault")
+
+
+@pytest.mark.session("listens")
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_fails_ends_the_worker(
+    dsn: str,
+    batch: Adapter,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    part: str,
+) -> None:
+    """The block of the worker fails with its error, which is logged once; the worker stops."""
+    monkeypatch.setattr(*PARTS[part], fault)
+
+    async def body(worker: AdapterWorker) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(ZeroDivisionError):
+        serve(dsn, [batch], body)
+    assert caplog.text.count("cannot go on; it stops") == 1
+    assert "did not stop in an orderly way" not in caplog.text

@@ -17,8 +17,8 @@ from tests.support.tree import Module, modules
 
 # places of one rank do not import each other, except those of CHAINS: there a later one may import an earlier
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("errors", "sources", "passwords", "servers", "backoff", "clock"),
-    ("protocol", "values"),
+    ("errors", "sources", "passwords", "servers", "backoff", "clock", "background"),
+    ("process", "protocol", "values"),
     ("definitions",),
     ("loop",),
     ("replay",),

@@ -396,7 +396,7 @@ def test_a_late_subscriber_polls_once(dsn: str, conn: Connection) -> None:
                     await asyncio.sleep(0.01)
         finally:
             await listener.stop()
-        assert not listener._tasks and not listener._connection.alive
+        assert not listener._background and not listener._connection.alive
         return sorted(calls)
 
     assert asyncio.run(main()) == ["ready", "settled"]

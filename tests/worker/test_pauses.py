@@ -133,7 +133,7 @@ def test_a_worker_without_a_listener_goes_on(monkeypatch: pytest.MonkeyPatch) ->
     async def program() -> None:
         listener = SimpleNamespace(receives=lambda _: False)
         identity = SimpleNamespace(worker="w", serves=(), ttl_ms=1)
-        handoff = Handoff(cast("Any", None), cast("Any", listener), cast("Any", identity))
+        handoff = Handoff(cast("Any", None), cast("Any", listener), cast("Any", identity), cast("Any", None))
         handoff._idle = True
         for _ in range(ROUNDS):
             handoff._register()

@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.backoff import grown
 from pyengine.errors import EngineError
 from pyengine.gateway.courier.answers import Answer
@@ -81,6 +82,8 @@ class Courier:
         self._metrics = metrics
         self._limits = limits
         self._circuits = Circuits()
+        self._background = Background(self._fail)
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests: dict[asyncio.Task[None], Push] = {}
         self._not_before_s = 0.0
         self._stopping = asyncio.Event()
@@ -97,14 +100,21 @@ class Courier:
                 group.create_task(self.poller.run())
                 group.create_task(self._flusher.run())
                 group.create_task(self._renew())
+                group.create_task(self._failure())
         finally:
-            for request in self._requests:
-                request.cancel()
-            await asyncio.gather(*self._requests, return_exceptions=True)
+            await self._background.cancel()
             with contextlib.suppress(EngineError, TimeoutError):
                 async with clock.timeout(_LAST_FLUSH_S):
                     await self._outbox.flush()
             await self._client.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """A request has failed by a fault of ours: its message would not be sent again while this runs."""
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
+    async def _failure(self) -> None:
+        await self._broken
 
     async def drain(self, patience_s: float) -> None:
         """Send nothing further, and wait for the requests that are open.
@@ -131,7 +141,7 @@ class Courier:
             return None
         for push in pushes:
             self._circuits.of(push.address).begun(now_s)
-            request = asyncio.create_task(self._send(push))
+            request = self._background.start(self._send(push))
             self._requests[request] = push
             request.add_done_callback(self._requests.pop)
         self._not_before_s = 0.0 if pushes else now_s + _GAP_S

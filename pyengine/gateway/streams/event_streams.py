@@ -9,8 +9,8 @@ has it: the empty write behind it returns only then (gateway/outgoing.py).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import logging
 import random
 
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.gateway.outgoing import STUCK_S, Outgoing, drain, write
 from pyengine.gateway.permissions import Forbidden, check_stream
 from pyengine.gateway.resources import Resources
@@ -26,6 +27,8 @@ from pyengine.gateway.streams.members import Full, Member, Members, Stream, is_r
 from pyengine.gateway.tokens import TokenRefused, bearer
 
 __all__ = ["EventStreams"]
+
+logger = logging.getLogger("pyengine.gateway")
 
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -82,7 +85,8 @@ class _StreamResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write messages until the stream has ended."""
-        watching = asyncio.create_task(self._watch(receive))
+        watching = Background(self._fail)
+        watching.start(self._watch(receive))
         stream = self._stream
         try:
             async with self._outgoing.writing(scope, stream.share, stream.ends_s + STUCK_S, "stream"):
@@ -92,7 +96,7 @@ class _StreamResponse(Response):
                     pass
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            watching.cancel()
+            watching.stop()
             self._members.leave(stream)
 
     async def _write_next(self, send: Send) -> bool:
@@ -119,6 +123,11 @@ class _StreamResponse(Response):
         if not stream.wake.is_set() and clock.monotonic() < stream.ends_s:
             await write(send, COMMENT)
         return True
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing shows any more whether the client is there."""
+        logger.error("a stream is ended: its client is not heard", exc_info=error)
+        self._stream.end("gone")
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,0 +1,102 @@
+"""Law: a task that nobody awaits is in the supervised set of `pyengine/background.py`.
+
+A task or thread that is begun elsewhere is awaited where it is begun, and is listed here with the reason:
+so a new one is seen. A task group is awaited by its block. Workflows have a loop of their own.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.support.tree import Module, modules
+
+SET = "pyengine/background.py"
+OTHER_LOOPS = ("pyengine/loop/", "pyengine/replay/", "pyengine/workflow/", "pyengine/definitions/")
+BEGIN = {
+    *("create_task", "ensure_future", "run_coroutine_threadsafe", "run_in_executor", "to_thread"),
+    *("Thread", "threading.Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "start_new_thread"),
+}
+# place -> how many at most, and who awaits them
+AWAITED = {
+    "pyengine/foreground.py": (
+        4,
+        "`serve` waits for both, `run` and `_end_tasks` end the threads of the loop",
+    ),
+    "pyengine/development.py": (1, "awaited at once: a task only for the context of errors"),
+    "pyengine/app_runtime.py": (3, "awaited at once"),
+    "pyengine/calls/adapter_process.py": (1, "the function that begins it waits for the end of the process"),
+    "pyengine/calls/exchange.py": (3, "awaited at once"),
+    "pyengine/calls/functions.py": (1, "the caller awaits it"),
+    "pyengine/calls/handles.py": (2, "calls of a workflow, whose code awaits them"),
+    "pyengine/calls/memo_runner.py": (2, "the call of a memo awaits its thread"),
+    "pyengine/gateway/courier/hosts.py": (3, "the request awaits the look-up"),
+    "pyengine/gateway/http_server.py": (1, "`wait` and `stop` await the server"),
+    "pyengine/worker/lease_heartbeat.py": (
+        5,
+        "`_main` waits for them; the thread tells the worker why it ended",
+    ),
+    "pyengine/worker/step_runner.py": (2, "bodies of users: any outcome is posted, an error of ours is told"),
+    "pyengine/worker/worker.py": (3, "the heartbeat waits for the declaration, the stop for the thread"),
+    "pyengine/stop_signals.py": (2, "the thread that hears signals, and one that flushes at the end"),
+    "pyengine/demo/worker.py": (1, "a thread that waits for the parent process, and asks to stop"),
+}
+
+
+def groups(module: Module) -> set[str]:
+    """Names of the task groups of a module."""
+    blocks = [node for node in module.nodes if isinstance(node, ast.AsyncWith)]
+    return {
+        ast.unparse(item.optional_vars)
+        for block in blocks
+        for item in block.items
+        if item.optional_vars is not None and ast.unparse(item.context_expr) == "asyncio.TaskGroup()"
+    }
+
+
+def begun(module: Module) -> list[int]:
+    """Lines of a module that begin a task or a thread."""
+    found, own = [], groups(module)
+    for node in module.nodes:
+        if isinstance(node, ast.Name | ast.Attribute):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            holder = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
+            known = name in BEGIN or f"{holder}.{name}" in BEGIN
+            if known and holder not in own and not isinstance(getattr(node, "ctx", None), ast.Store):
+                found.append(node.lineno)
+    return found
+
+
+def test_tasks_are_supervised() -> None:
+    """No module begins more tasks and threads than are awaited there."""
+    ours = [m for m in modules("pyengine") if m.path != SET and not m.path.startswith(OTHER_LOOPS)]
+    found = {module.path: begun(module) for module in ours}
+    assert not {path: lines for path, lines in found.items() if len(lines) > AWAITED.get(path, (0, ""))[0]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task = asyncio.create_task(run())",
+        "task = self._loop.create_task(run())",
+        "task = asyncio.get_running_loop().create_task(run())",
+        "asyncio.ensure_future(run())",
+        "Thread(target=run).start()",
+        "threading.Thread(target=run).start()",
+        "threading.Timer(5, run).start()",
+        "asyncio.run_coroutine_threadsafe(run(), loop)",
+        "begin = asyncio.create_task",
+        "loop.run_in_executor(None, run)",
+    ],
+)
+def test_a_task_outside_the_set_is_found(text: str) -> None:
+    """Each way to begin a task or a thread is found."""
+    assert begun(Module(path="pyengine/x.py", text=text)) == [1]
+
+
+def test_a_task_group_is_awaited() -> None:
+    """The tasks of a group are awaited by its block."""
+    text = "async def f():\n    async with asyncio.TaskGroup() as group:\n        group.create_task(g())"
+    assert begun(Module(path="pyengine/x.py", text=text)) == []
+    assert begun(Module(path="pyengine/x.py", text=text.replace("TaskGroup", "Runner"))) == [3]
