@@ -34,7 +34,7 @@ comment on table durable._journal is
   'The events of each run, in order. A row covers the sequence numbers [seq, seq + durable._width(type)). Rows are never updated.';
 comment on column durable._journal.bucket is 'Partition: the bucket of the execution.';
 comment on column durable._journal.seq is 'First sequence number of the row.';
-comment on column durable._journal.ts is 'Instant of the transaction''s writes; replay never uses it.';
+comment on column durable._journal.ts is 'Instant of the transaction''s writes, or of the row before it if the clock was set back between them; replay never uses it.';
 comment on column durable._journal.child is 'Number of the child that the row is about.';
 comment on column durable._journal.attempt is
   'Attempt of the invocation, from 1; of a signal its delivery number; of a member its join set; of ExecutionStarted the attempt of the run, null for the first.';
@@ -69,7 +69,8 @@ create type durable._event as (
 comment on type durable._event is 'One journal row to be written, before it has a sequence number.';
 
 create type durable._settled as (
-  id text, state text, execution bigint, child integer, head bigint, timer boolean, attempt integer, attempt_open boolean
+  id text, state text, execution bigint, child integer, head bigint, timer boolean, attempt integer, attempt_open boolean,
+  settled_at bigint
 );
 comment on type durable._settled is
   'A promise that the current transaction settled, with the data that the journal of its owner records.';

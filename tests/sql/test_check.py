@@ -47,8 +47,12 @@ LAWS: dict[str, Break] = {
         "_promises.promises_created_by_timeout _promises.promises_settled_between_birth_and_timeout",
         "well_formed_promise_created_at_lte_settled_at",
     ),
-    "well_formed_promise_created_at_lte_now": Break(P.format("created_at = durable._now_ms() + 5", "x")),
-    "well_formed_promise_settled_at_lte_now": Break(P.format("settled_at = durable._now_ms() + 5", "early")),
+    "well_formed_promise_created_at_lte_now": Break(
+        P.format("created_at = durable._now_ms() + 86400001", "x")
+    ),
+    "well_formed_promise_settled_at_lte_now": Break(
+        P.format("settled_at = durable._now_ms() + 86400001", "early")
+    ),
     "well_formed_promise_pending_created_before_deadline": Break(
         P.format("created_at = 5, timeout_at = 5", "x"), "_promises.promises_pending_are_born_before_timeout"
     ),

@@ -96,7 +96,9 @@ LAWS: dict[str, Break] = {
     "timer_is_due_when_its_promise_is": Break(
         J.format("data = '{\"fire_at\": 5}'", "r", "x.child = 4 and x.type = 'timer_scheduled'")
     ),
-    "timer_does_not_fire_early": Break(J.format("ts = x.ts - 1", "r", "x.type = 'timer_fired'")),
+    "timer_does_not_fire_early": Break(
+        J.format("ts = x.ts - 1", "r", "x.type = 'timer_fired'"), also="head_knows_when_its_journal_grew"
+    ),
     "taken_in_the_order_of_completion": Break(
         rows=(*SET, ("open_step_completed", 1, 1), ("join_set_awaited", 1, 2), ("join_set_awaited", 0, 2))
     ),

@@ -47,6 +47,7 @@ LAWS: dict[str, Break] = {
     "blocked_run_has_its_callbacks": Break("delete from durable._callbacks where awaited_id = 'b.0'"),
     # folds
     "C-4 next_seq_is_journal_length": Break(H.format("next_seq = next_seq + 1", "r")),
+    "head_knows_when_its_journal_grew": Break(H.format("last_at = last_at + 1", "r")),
     "INV-4 status_agrees_with_journal": Break(H.format("status = 'cancelling', cancel_until = 1", "r")),
     "X-1 started_once": Break(
         rows=(("execution_started",),), drop="_journal.journal_starts_with_started", also=FITS

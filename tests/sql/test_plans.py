@@ -111,7 +111,8 @@ select p.id, p.timeout_at, p.head, durable._queue_of(p.target), 'w', '1',
        case when p.id like 'ready%%' then 'pending' when p.id like 'held%%' then 'acquired' else 'suspended'
        end, 1,
        case when p.id like 'ready%%' then 1 end, case when p.id like 'held%%' then 'BULK' end,
-       case when p.id like 'held%%' then 1 end, case when p.id like 'held%%' then 9007199254740991 end
+       case when p.id like 'held%%' then 9007199254740991 end,
+       case when p.id like 'held%%' then 9007199254740991 end
 from durable._promises p where p.head >= 1000000 and p.state = 'pending';
 insert into durable._callbacks (awaited_id, awaiter_id) select 'x' || n, 'asleep' || n from
 generate_series(1, %(count)s) n;

@@ -12,6 +12,12 @@ as $$ select 9007199254740991 $$;
 comment on function durable._never() is
   'The deadline of a promise without one: 2^53 - 1, the largest integer that every JSON reader keeps exact.';
 
+create or replace function durable._latest(p_now bigint)
+returns bigint language sql immutable parallel safe
+as $$ select p_now + 86400000 $$;
+comment on function durable._latest(bigint) is
+  'The latest instant that a row of the past may have, for laws. A clock may have been set back since it was written: by a step of NTP, with a machine that was resumed, by a promotion; durable.health tells that. By a day or more is a damage.';
+
 create or replace function durable._later(p_now bigint, p_span bigint)
 returns bigint language sql immutable parallel safe
 as $$

@@ -155,7 +155,7 @@ as $$
 begin
   with folded as (
     update durable._executions h
-    set next_seq = h.next_seq + e.width,
+    set next_seq = h.next_seq + e.width, last_at = greatest(h.last_at, p_now),
         next_child = case when e.allocates then greatest(h.next_child, e.child + 1) else h.next_child end,
         reserved = case when not e.allocates or (e.child = h.next_child and h.reserved = '{}') then h.reserved
                         else durable._reserve(h.reserved, h.next_child, array[e.child]) end,
@@ -173,10 +173,11 @@ begin
       and durable._row_guard(h.execution, e.type, e.child, h.status, h.next_child, h.reserved, p_cleaning)
       and durable._attempt_guard(h.execution, e.type, e.child, e.attempt,
                                  case when e.is_local then durable._open_attempt(h, e.child) end)
-    returning h.bucket, h.execution, h.next_seq - e.width as seq, e.type, e.child, e.attempt, e.name, e.input_hash, e.data
+    returning h.bucket, h.execution, h.next_seq - e.width as seq, h.last_at, e.type, e.child, e.attempt, e.name, e.input_hash,
+              e.data
   )
   insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
-  select f.bucket, f.execution, f.seq, p_now, f.type, f.child, f.attempt, f.name, f.input_hash, f.data from folded f;
+  select f.bucket, f.execution, f.seq, f.last_at, f.type, f.child, f.attempt, f.name, f.input_hash, f.data from folded f;
 end
 $$;
 comment on function durable._append_each(durable._event[], bigint, boolean) is
@@ -188,17 +189,18 @@ as $$
 declare
   v_bucket integer;
   v_seq integer;
+  v_at bigint;
 begin
   update durable._executions h
-  set next_seq = h.next_seq + 1, status = durable._status_after(p_type), cancel_until = null, waiting_on = null, wait_kind = null,
-      wait_left = null
+  set next_seq = h.next_seq + 1, last_at = greatest(h.last_at, p_now), status = durable._status_after(p_type),
+      cancel_until = null, waiting_on = null, wait_kind = null, wait_left = null
   where h.execution = p_execution and durable._may_append(h.status, p_type)
-  returning h.bucket, h.next_seq - 1 into v_bucket, v_seq;
+  returning h.bucket, h.next_seq - 1, h.last_at into v_bucket, v_seq, v_at;
   if not found then
     perform durable._fail_journal(p_execution, p_type, null, 'not allowed while ' || h.status)
     from durable._executions h where h.execution = p_execution;
   end if;
-  insert into durable._journal (bucket, execution, seq, ts, type) values (v_bucket, p_execution, v_seq, p_now, p_type);
+  insert into durable._journal (bucket, execution, seq, ts, type) values (v_bucket, p_execution, v_seq, v_at, p_type);
 end
 $$;
 comment on function durable._append_end(bigint, durable.row_type, bigint) is
@@ -220,17 +222,19 @@ declare
   v_width integer := durable._width(p_event.type);
   v_bucket integer;
   v_seq integer;
+  v_at bigint;
 begin
   update durable._executions h
-  set next_seq = h.next_seq + v_width, next_child = greatest(h.next_child, p_event.child + 1),
+  set next_seq = h.next_seq + v_width, last_at = greatest(h.last_at, p_now),
+      next_child = greatest(h.next_child, p_event.child + 1),
       reserved = case when p_event.child = h.next_child and h.reserved = '{}' then h.reserved
                       else durable._reserve(h.reserved, h.next_child, array[p_event.child]) end
   where h.execution = p_event.execution
     and durable._row_guard(h.execution, p_event.type, p_event.child, h.status, h.next_child, h.reserved, p_cleaning)
     and durable._attempt_guard(h.execution, p_event.type, p_event.child, p_event.attempt, durable._open_attempt(h, p_event.child))
-  returning h.bucket, h.next_seq - v_width into v_bucket, v_seq;
+  returning h.bucket, h.next_seq - v_width, h.last_at into v_bucket, v_seq, v_at;
   insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
-  values (v_bucket, p_event.execution, v_seq, p_now, p_event.type, p_event.child, p_event.attempt, p_event.name,
+  values (v_bucket, p_event.execution, v_seq, v_at, p_event.type, p_event.child, p_event.attempt, p_event.name,
           p_event.input_hash, p_event.data);
 end
 $$;
@@ -242,10 +246,10 @@ returns void language plpgsql volatile
 as $$
 begin
   insert into durable._journal (bucket, execution, seq, ts, type, child, attempt, name, input_hash, data)
-  select b.bucket, b.execution, (b.next_seq + b.upto - durable._width(b.type))::integer, p_now,
+  select b.bucket, b.execution, (b.next_seq + b.upto - durable._width(b.type))::integer, greatest(b.last_at, p_now),
          b.type, b.child, b.attempt, b.name, b.input_hash, b.data
   from (
-    select h.bucket, h.next_seq, h.next_child, h.reserved, e.*,
+    select h.bucket, h.next_seq, h.next_child, h.reserved, h.last_at, e.*,
            sum(durable._width(e.type)) over (partition by e.execution order by e.ord) as upto,
            coalesce(durable._status_of(max(durable._status_at(e.ord, durable._status_after(e.type))) over earlier),
                     h.status) as status,
@@ -265,12 +269,12 @@ $$;
 comment on function durable._insert_all(durable._event[], bigint, boolean) is
   'Appends rows in their order, each checked against the state that the rows before it leave.';
 
-create or replace function durable._update_heads(p_events durable._event[])
+create or replace function durable._update_heads(p_events durable._event[], p_now bigint)
 returns void language plpgsql volatile
 as $$
 begin
   update durable._executions h
-  set next_seq = h.next_seq + n.width,
+  set next_seq = h.next_seq + n.width, last_at = greatest(h.last_at, p_now),
       next_child = greatest(h.next_child, n.last_child + 1),
       reserved = case
         when n.children is null or (h.reserved = '{}' and h.next_child + cardinality(n.children) = n.last_child + 1)
@@ -293,7 +297,7 @@ begin
   where h.execution = any (array[n.execution]);
 end
 $$;
-comment on function durable._update_heads(durable._event[]) is 'Updates heads by the rows that _insert_all has appended.';
+comment on function durable._update_heads(durable._event[], bigint) is 'Updates heads by the rows that _insert_all has appended.';
 
 create or replace function durable._append(p_events durable._event[], p_now bigint, p_cleaning boolean default false)
 returns void language plpgsql volatile
@@ -327,7 +331,7 @@ begin
     perform durable._append_each(p_events, p_now, p_cleaning);
   else
     perform durable._insert_all(p_events, p_now, p_cleaning);
-    perform durable._update_heads(p_events);
+    perform durable._update_heads(p_events, p_now);
   end if;
   if v_steps then
     perform durable._update_open_steps(p_events);
@@ -394,17 +398,17 @@ as $$
 begin
   with blocked as (
     update durable._executions h
-    set next_seq = h.next_seq + 1, status = 'blocked', suspend_seq = h.next_seq + 1,
+    set next_seq = h.next_seq + 1, last_at = greatest(h.last_at, p_now), status = 'blocked', suspend_seq = h.next_seq + 1,
         waiting_on = w."on", wait_kind = w.kind,
         wait_left = case when w.kind = 'all' then cardinality(w."on") else 1 end
     from rows from (unnest(p_executions), unnest(p_waits))
       as w (execution, "do", "on", kind, value, error, retry_in, problem)
     where h.execution = any (array[w.execution])
       and durable._row_guard(h.execution, 'execution_awaiting', null, h.status, h.next_child, h.reserved, false)
-    returning h.bucket, h.execution, h.next_seq - 1 as seq, w."on", w.kind, w.value
+    returning h.bucket, h.execution, h.next_seq - 1 as seq, h.last_at, w."on", w.kind, w.value
   )
   insert into durable._journal (bucket, execution, seq, ts, type, data)
-  select b.bucket, b.execution, b.seq, p_now, 'execution_awaiting',
+  select b.bucket, b.execution, b.seq, b.last_at, 'execution_awaiting',
          (jsonb_build_object('on', to_jsonb(b."on"), 'kind', b.kind)
           || case when b.kind = 'signal' then jsonb_build_object('name', coalesce((
                select i.name from durable._inboxes i where i.execution = b.execution and i.receiver = b."on"[1] limit 1),
@@ -471,7 +475,7 @@ create or replace function durable._rebuild_head(p_execution bigint)
 returns void language sql volatile
 as $$
   update durable._executions h
-  set next_seq = f.width, next_child = f.next_child, open_steps = s.steps, open_attempts = s.attempts,
+  set next_seq = f.width, last_at = f.last_at, next_child = f.next_child, open_steps = s.steps, open_attempts = s.attempts,
       open_running = s.running,
       reserved = array(
         select n from generate_series(h.first_child, f.next_child - 1) n
@@ -479,7 +483,7 @@ as $$
         select j.child from durable._journal j
         where j.execution = p_execution and j.bucket = f.bucket and durable._allocates(j.type) order by 1)
   from (
-    select j.bucket, sum(durable._width(j.type)) as width,
+    select j.bucket, sum(durable._width(j.type)) as width, max(j.ts) as last_at,
            coalesce(max(j.child) filter (where durable._allocates(j.type)) + 1, o.first_child) as next_child
     from durable._executions o
     join durable._journal j on j.execution = o.execution and j.bucket = o.bucket
@@ -510,8 +514,9 @@ declare
   v_bucket integer := durable._bucket(p_now);
   v_count integer;
 begin
-  insert into durable._executions (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, abandoned, digest)
-  select r.execution, r.id, r.tenant, r.workflow, r.version, r.key, v_bucket, 1, coalesce(r.abandoned, false),
+  insert into durable._executions (execution, last_at, id, tenant, workflow, workflow_version, key, bucket, next_seq, abandoned,
+                                   digest)
+  select r.execution, p_now, r.id, r.tenant, r.workflow, r.version, r.key, v_bucket, 1, coalesce(r.abandoned, false),
          (select w.digest from durable._workflows w where w.name = r.workflow and w.version = r.version)
   from unnest(p_executions, p_ids, p_tenants, p_workflows, p_versions, p_keys, p_abandoned)
          as r (execution, id, tenant, workflow, version, key, abandoned)
@@ -536,8 +541,8 @@ as $$
 declare
   v_head durable._executions;
 begin
-  insert into durable._executions as h (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, digest)
-  values (p_execution, p_id, p_tenant, p_workflow, p_version, p_key,
+  insert into durable._executions as h (execution, last_at, id, tenant, workflow, workflow_version, key, bucket, next_seq, digest)
+  values (p_execution, p_now, p_id, p_tenant, p_workflow, p_version, p_key,
           coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(p_now)), durable._bucket(p_now)), 1,
           p_digest)
   on conflict (tenant, workflow, key) where key is not null do nothing

@@ -90,6 +90,16 @@ $$;
 comment on function durable._prefer_until(text, bigint) is
   'Until when only the preferred worker may claim a resumed task; null if that worker is not present.';
 
+create or replace function durable._is_stale(p_until bigint, p_now bigint)
+returns boolean language plpgsql stable
+as $$
+begin
+  return p_until > p_now + durable._setting_int('prefer_ms') + 5000;
+end
+$$;
+comment on function durable._is_stale(bigint, bigint) is
+  'Whether a preference was written before the clock was set back: it would last longer than any may.';
+
 create or replace function durable._fire(p_settled durable._settled[], p_now bigint)
 returns table (resumed bigint[], queues text[])
 language plpgsql volatile

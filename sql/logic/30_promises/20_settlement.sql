@@ -26,10 +26,10 @@ begin
   with settled as (
     update durable._promises p
     set state = durable._verdict(v.state, p.timer, p.timeout_at, p_now),
-        settled_at = least(p_now, p.timeout_at),
+        settled_at = greatest(p.created_at, least(p_now, p.timeout_at)),
         failure = durable._failure(p.head, durable._verdict(v.state, p.timer, p.timeout_at, p_now)),
         failed_at = case when durable._failure(p.head, durable._verdict(v.state, p.timer, p.timeout_at, p_now)) is not null
-                         then to_timestamp(least(p_now, p.timeout_at) / 1000.0) end,
+                         then to_timestamp(greatest(p.created_at, least(p_now, p.timeout_at)) / 1000.0) end,
         value_headers = case when p.timeout_at > p_now then v.headers end,
         value_data = case when p.timeout_at > p_now then v.data end,
         ikey_complete = case when p.timeout_at > p_now then v.key end,
@@ -38,16 +38,17 @@ begin
       as v (id, state, headers, data, key, version, ord)
     left join durable._tasks t on t.id = any (array[case when v.version is null then v.id end])
     where p.id = any (array[v.id]) and p.state = 'pending' and (v.state is not null or p.timeout_at <= p_now)
-    returning v.ord, p.id, p.state, p.execution, p.child, p.head, p.timer, t.attempt::integer as attempt, t.attempt_open
+    returning v.ord, p.id, p.state, p.execution, p.child, p.head, p.timer, p.settled_at, t.attempt::integer as attempt,
+              t.attempt_open
   )
-  select coalesce(array_agg(row(s.id, s.state, s.execution, s.child, s.head, s.timer, s.attempt, s.attempt_open)
+  select coalesce(array_agg(row(s.id, s.state, s.execution, s.child, s.head, s.timer, s.attempt, s.attempt_open, s.settled_at)
                             ::durable._settled order by s.ord), '{}')
   into v_settled from settled s;
   return v_settled;
 end
 $$;
 comment on function durable._settle_rows(text[], text[], jsonb[], text[], bigint, text[], integer[]) is
-  'Settles pending promises. At or after its deadline a promise gets the deadline verdict instead of the given one; a null state asks only for the deadline verdict. p_keys: idempotency keys of the older API. p_versions: versions of the tasks that the caller has read and whose promises are no children; the other tasks are looked up.';
+  'Settles pending promises. At or after its deadline a promise gets the deadline verdict instead of the given one; a null state asks only for the deadline verdict. p_keys: idempotency keys of the older API. p_versions: versions of the tasks that the caller has read and whose promises are no children; the other tasks are looked up. A clock that was set back settles nothing before its birth.';
 
 create or replace function durable._settle_single(
   p_id text, p_head bigint, p_state text, p_data text, p_version integer, p_now bigint)
@@ -55,9 +56,9 @@ returns void language plpgsql volatile
 as $$
 begin
   update durable._promises p
-  set state = p_state, settled_at = p_now, value_headers = null, value_data = p_data, ikey_complete = null,
-      task_version = p_version, failure = durable._failure(p_head, p_state),
-      failed_at = case when p_state <> 'resolved' then to_timestamp(p_now / 1000.0) end
+  set state = p_state, settled_at = greatest(p_now, p.created_at), value_headers = null, value_data = p_data,
+      ikey_complete = null, task_version = p_version, failure = durable._failure(p_head, p_state),
+      failed_at = case when p_state <> 'resolved' then to_timestamp(greatest(p_now, p.created_at) / 1000.0) end
   where p.id = p_id;
   delete from durable._tasks t where t.id = p_id;
   perform durable._append_end(
@@ -67,25 +68,40 @@ $$;
 comment on function durable._settle_single(text, bigint, text, text, integer, bigint) is
   'The settlement of one pending run that has no parent, awaiters or resumes and whose deadline has not come: the part of _settle that such a run needs.';
 
-create or replace function durable._owner_events(p_settled durable._settled[])
-returns durable._event[] language plpgsql stable
+create or replace function durable._settle_later(p_settled durable._settled[], p_at bigint)
+returns void language plpgsql volatile
 as $$
 begin
-  return (
-    select coalesce(array_agg(row(
-      s.execution,
-      case when s.timer then 'timer_fired'::durable.row_type
-           when s.attempt_open then 'open_child_settled' else 'child_settled' end,
-      s.child,
-      case when s.timer then null when s.attempt_open then s.attempt else coalesce(s.attempt, 0) + 1 end,
-      null, null, null)::durable._event order by s.ord), '{}')
-    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
-    join durable._executions o on o.execution = any (array[s.execution])
-    where o.status in ('running', 'blocked', 'cancelling'));
+  update durable._promises p
+  set settled_at = least(p_at, p.timeout_at - 1),
+      failed_at = case when p.failure is not null then to_timestamp(least(p_at, p.timeout_at - 1) / 1000.0) end
+  where p.id = any (array(select s.id from unnest(p_settled) s)) and p.settled_at < least(p_at, p.timeout_at - 1);
 end
 $$;
-comment on function durable._owner_events(durable._settled[]) is
-  'The rows of settled children in their owners'' journals: TimerFired or InvokeCompleted, with InvokeStarted before it if no attempt is open. Owners that have ended record nothing (R16).';
+comment on function durable._settle_later(durable._settled[], bigint) is
+  'Moves the instant of settlements of this transaction on, after a clock was set back: none is older than the birth of its promise, and none of a child older than the end of its owner, so the laws can tell it from one whose row is missing.';
+
+create or replace function durable._owner_events(
+  p_settled durable._settled[], p_now bigint, out events durable._event[], out at bigint)
+language plpgsql stable
+as $$
+begin
+  select coalesce(array_agg(row(
+    s.execution,
+    case when s.timer then 'timer_fired'::durable.row_type
+         when s.attempt_open then 'open_child_settled' else 'child_settled' end,
+    s.child,
+    case when s.timer then null when s.attempt_open then s.attempt else coalesce(s.attempt, 0) + 1 end,
+    null, null, null)::durable._event order by s.ord) filter (where l.is_live), '{}'),
+    coalesce(max(o.last_at) filter (where not l.is_live and o.last_at > p_now), p_now)
+  into events, at
+  from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, settled_at, ord)
+  join durable._executions o on o.execution = any (array[s.execution])
+  cross join lateral (select o.status in ('running', 'blocked', 'cancelling') as is_live) l;
+end
+$$;
+comment on function durable._owner_events(durable._settled[], bigint) is
+  'The rows of settled children in their owners'' journals: TimerFired or InvokeCompleted, with InvokeStarted before it if no attempt is open. Owners that have ended record nothing (R16). at: p_now, or when an owner ended, if the clock was set back since.';
 
 create or replace function durable._adopter_events(p_settled durable._settled[])
 returns durable._event[] language plpgsql stable
@@ -94,7 +110,7 @@ begin
   return (
     select coalesce(array_agg(row(t.execution, 'child_settled', c.child, 1, s.id, null, null)::durable._event
                               order by s.ord, c.child), '{}')
-    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
+    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, settled_at, ord)
     join durable._callbacks c on c.awaited_id = any (array[s.id]) and c.child >= 0
     join durable._tasks t on t.id = any (array[c.awaiter_id])
     join durable._executions h on h.execution = any (array[t.execution]) and h.status in ('running', 'blocked', 'cancelling'));
@@ -109,7 +125,7 @@ as $$
 begin
   return (
     select coalesce(array_agg(row(s.head, 'cancel_requested', null, null, null, null, null)::durable._event order by s.ord), '{}')
-    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
+    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, settled_at, ord)
     join durable._executions h on h.execution = any (array[s.head])
     where s.state = 'rejected_canceled' and h.status <> 'cancelling');
 end
@@ -127,7 +143,7 @@ begin
       case s.state when 'resolved' then 'execution_completed'::durable.row_type
                    when 'rejected_canceled' then 'execution_cancelled' else 'execution_failed' end,
       null, null, null, null, null)::durable._event order by s.ord), '{}')
-    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, ord)
+    from unnest(p_settled) with ordinality as s (id, state, execution, child, head, timer, attempt, attempt_open, settled_at, ord)
     where s.head is not null);
 end
 $$;
@@ -156,6 +172,7 @@ declare
   v_heads bigint[];
   v_owned boolean;
   v_cancelled boolean;
+  v_at bigint;
   v_awaited boolean;
   v_listened boolean;
   v_waits boolean;
@@ -168,8 +185,8 @@ begin
     return '{}';
   end if;
   select array_agg(s.id), array_agg(s.head) filter (where s.head is not null), bool_or(s.execution is not null),
-         bool_or(s.state = 'rejected_canceled')
-  into v_ids, v_heads, v_owned, v_cancelled from unnest(v_settled) s;
+         bool_or(s.state = 'rejected_canceled'), greatest(p_now, max(s.settled_at))
+  into v_ids, v_heads, v_owned, v_cancelled, v_at from unnest(v_settled) s;
   delete from durable._tasks t where t.id = any (v_ids);
   select exists (select from durable._callbacks c where c.awaited_id = any (v_ids)),
          exists (select from durable._listeners l where l.awaited_id = any (v_ids)),
@@ -180,14 +197,17 @@ begin
   if v_waits then
     perform durable._end_waits(v_ids, v_heads);
   end if;
-  if v_listened then
-    perform durable._unblock(v_ids, p_now);
-  end if;
   if v_cancelled then
     v_events := v_events || durable._request_events(v_settled);
   end if;
   if v_owned then
-    v_events := v_events || durable._owner_events(v_settled);
+    select v_events || e.events, e.at into v_events, v_at from durable._owner_events(v_settled, v_at) e;
+  end if;
+  if v_at > p_now then
+    perform durable._settle_later(v_settled, v_at);
+  end if;
+  if v_listened then
+    perform durable._unblock(v_ids, v_at);
   end if;
   if v_awaited then
     v_events := v_events || durable._adopter_events(v_settled);
@@ -195,10 +215,8 @@ begin
     v_events := v_events || array(select row(r.execution, 'execution_resumed', null, null, null, null, null)::durable._event
                                   from unnest(v_resumed) as r (execution));
   end if;
-  if v_heads is not null then
-    v_events := v_events || durable._end_events(v_settled);
-  end if;
-  perform durable._append(v_events, p_now, p_last <> '{}');
+  v_events := v_events || case when v_heads is not null then durable._end_events(v_settled) end;
+  perform durable._append(v_events, v_at, p_last <> '{}');
   return v_queues;
 end
 $$;

@@ -676,9 +676,10 @@ begin
     select d.id, row_number() over () as ord from (
       select c.id from durable._tasks c
       where c.queue = p_queue and c.state = 'pending' and c.workflow is null and c.retry_at <= v_now and c.deadline > v_now
-        and (c.released_until is null or c.released_until <= v_now
+        and (c.released_until is null or c.released_until not between v_now + 1 and v_now + 10000
              or (p_pid <> all (c.released_by) and cardinality(c.released_by) < 16))
-        and (p_pid is null or c.preference is null or c.preference = p_pid or coalesce(c.prefer_until <= v_now, true))
+        and (p_pid is null or c.preference is null or c.preference = p_pid or coalesce(c.prefer_until <= v_now, true)
+             or durable._is_stale(c.prefer_until, v_now))
       order by c.priority, c.retry_at, c.id limit p_limit for update skip locked) d
   ), offered as (
     update durable._tasks t set retry_at = v_now + durable._setting_int('retry_offer_ms')

@@ -76,7 +76,7 @@ begin
     from unnest(p_workflows, p_versions, p_digests, p_signals, p_own_queues) as u (name, version, digest, signals, queue)
     join durable._workflows x on x.name = any (array[u.name]) and x.version = any (array[u.version])
     order by x.name, x.version for update of x skip locked) f
-  where k.ctid = f.place and (k.seen_at < p_now or k.digest is distinct from decode(f.digest, 'hex')
+  where k.ctid = f.place and (k.seen_at <> p_now or k.digest is distinct from decode(f.digest, 'hex')
                               or k.signals is distinct from f.signals
                               or (p_own_queues is not null and k.queue is distinct from f.queue));
   return array(

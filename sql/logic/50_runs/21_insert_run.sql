@@ -35,8 +35,8 @@ begin
     select r.id, r.execution, durable._never(), r.now, true, durable._target_of(r.queue), '{"codec": "json"}', p_input
     from run r),
   head as (
-    insert into durable._executions (execution, id, workflow, workflow_version, bucket, next_seq, digest)
-    select r.execution, r.id, p_workflow, p_version, r.bucket, 1, r.digest from run r),
+    insert into durable._executions (execution, last_at, id, workflow, workflow_version, bucket, next_seq, digest)
+    select r.execution, r.now, r.id, p_workflow, p_version, r.bucket, 1, r.digest from run r),
   started as (
     insert into durable._journal (bucket, execution, seq, ts, type)
     select r.bucket, r.execution, 0, r.now, 'execution_started' from run r)
@@ -71,8 +71,8 @@ begin
     select r.id, r.execution, durable._never(), r.now, true, durable._target_of(r.queue), '{"codec": "json"}', p_input from run r
     on conflict do nothing returning true),
   head as (
-    insert into durable._executions (execution, id, workflow, workflow_version, bucket, next_seq, digest)
-    select r.execution, r.id, p_workflow, p_version, r.bucket, 1, r.digest from run r, promise),
+    insert into durable._executions (execution, last_at, id, workflow, workflow_version, bucket, next_seq, digest)
+    select r.execution, r.now, r.id, p_workflow, p_version, r.bucket, 1, r.digest from run r, promise),
   started as (
     insert into durable._journal (bucket, execution, seq, ts, type)
     select r.bucket, r.execution, 0, r.now, 'execution_started' from run r, promise)
@@ -98,8 +98,9 @@ begin
             durable._target_of(p_request.queue), '{"codec": "json"}', p_request.input, p_request.tags)
     on conflict do nothing returning true),
   head as (
-    insert into durable._executions as h (execution, id, tenant, workflow, workflow_version, key, bucket, next_seq, digest)
-    select p_execution, p_run, p_request.tenant, p_request.workflow, p_request.version, p_request.key,
+    insert into durable._executions as h (execution, last_at, id, tenant, workflow, workflow_version, key, bucket, next_seq,
+                                          digest)
+    select p_execution, p_now, p_run, p_request.tenant, p_request.workflow, p_request.version, p_request.key,
            coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(p_now)), durable._bucket(p_now)), 1,
            (select w.digest from durable._workflows w where w.name = p_request.workflow and w.version = p_request.version)
     from promise
@@ -143,8 +144,8 @@ begin
            '{"codec": "json"}', r.args, p_request.tags
     from run r),
   head as (
-    insert into durable._executions (execution, id, tenant, workflow, workflow_version, bucket, next_seq, digest)
-    select r.execution, r.id, p_request.tenant, p_request.workflow, p_request.version, v_bucket, 1, v_digest from run r),
+    insert into durable._executions (execution, last_at, id, tenant, workflow, workflow_version, bucket, next_seq, digest)
+    select r.execution, p_now, r.id, p_request.tenant, p_request.workflow, p_request.version, v_bucket, 1, v_digest from run r),
   started as (
     insert into durable._journal (bucket, execution, seq, ts, type)
     select v_bucket, r.execution, 0, p_now, 'execution_started' from run r)

@@ -8,16 +8,18 @@ as $$
 declare
   v_old durable._executions;
   v_new durable._executions;
+  v_at bigint;
 begin
   select * into v_old from durable._executions h where h.execution = p_old;
+  v_at := greatest(v_old.last_at, p_now);
   update durable._executions h set key = null where h.execution = p_old and h.key is not null;
-  insert into durable._executions (execution, previous, id, tenant, workflow, workflow_version, key, digest, abandoned, bucket,
-                                   next_seq, first_child, next_child)
-  values (durable._next_execution(), p_old, v_old.id, v_old.tenant, v_old.workflow, v_old.workflow_version, v_old.key,
+  insert into durable._executions (execution, previous, last_at, id, tenant, workflow, workflow_version, key, digest, abandoned,
+                                   bucket, next_seq, first_child, next_child)
+  values (durable._next_execution(), p_old, v_at, v_old.id, v_old.tenant, v_old.workflow, v_old.workflow_version, v_old.key,
           v_old.digest, v_old.abandoned, durable._bucket(p_now), 1,
           greatest(p_first, v_old.next_child), greatest(p_first, v_old.next_child))
   returning * into v_new;
-  perform durable._write_started(array[v_new.execution], v_new.bucket, p_param, p_now, p_attempt);
+  perform durable._write_started(array[v_new.execution], v_new.bucket, p_param, v_at, p_attempt);
   return v_new;
 end
 $$;

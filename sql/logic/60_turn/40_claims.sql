@@ -72,7 +72,8 @@ begin
     cross join lateral (
       select t.id, t.execution, t.owner, t.preference from durable._tasks t
       where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
-        and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker)
+        and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker
+             or durable._is_stale(t.prefer_until, v_now))
         and durable._code(t.workflow, t.workflow_version) = any (p_codes)
         and t.id <> all (p_tried) and t.execution <> all (p_missed) and (t.owner is null or t.owner <> all (p_missed))
       order by t.priority, t.retry_at

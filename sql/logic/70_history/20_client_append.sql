@@ -112,8 +112,8 @@ begin
   if not found then
     return durable._same_journal(p_id, p_payload);
   end if;
-  insert into durable._executions (execution, id, workflow, workflow_version, written_by_client, bucket, next_seq)
-  values (v_head.execution, p_id, v_workflow, '1', true, v_head.bucket, 1) returning * into v_head;
+  insert into durable._executions (execution, last_at, id, workflow, workflow_version, written_by_client, bucket, next_seq)
+  values (v_head.execution, v_now, p_id, v_workflow, '1', true, v_head.bucket, 1) returning * into v_head;
   perform durable._write_started(array[v_head.execution], v_head.bucket, v_recorded::text, v_now);
   insert into durable._tasks (id, execution, deadline, queue, state, version, pid, ttl, expires_at)
   values (p_id, v_head.execution, durable._later(v_now, v_timeout), 'journal', 'acquired', 1, v_pid, v_ttl,

@@ -93,7 +93,7 @@ as $$
         and case when durable._call_key(t.id) is not null then exists (
               select from durable._call_attempts a where a.execution_key = any (array[durable._call_key(t.id)])) end
         and t.deadline > p_now and (t.crashes < 2 or t.retry_at + durable._pause_after_loss(t.id, t.crashes) <= p_now)
-        and (t.released_until is null or t.released_until <= p_now
+        and (t.released_until is null or t.released_until not between p_now + 1 and p_now + 10000
              or (p_worker <> all (t.released_by) and cardinality(t.released_by) < 16))
       order by t.priority, t.retry_at limit p_most for update skip locked) x
     order by x.priority, x.retry_at, x.id limit p_most)
@@ -158,7 +158,8 @@ begin
   update durable._adapters x set seen_at = p_now
   where (x.adapter, x.worker) in (
     select y.adapter, y.worker from durable._adapters y
-    where y.adapter = any (p_adapters) and y.worker = p_worker and y.seen_at < p_now - 5000 for no key update skip locked);
+    where y.adapter = any (p_adapters) and y.worker = p_worker and y.seen_at not between p_now - 5000 and p_now
+    for no key update skip locked);
 end
 $$;
 comment on function durable._try_lock_adapters(text, text[], bigint) is 'Writes down that a worker serves these adapters, every five seconds at most.';

@@ -141,7 +141,7 @@ declare
   v_error text := durable._aborted(p_attempt, p_code, p_message, p_cause);
 begin
   update durable._call_attempts a
-  set ended_at = p_now, error = v_error, cancel_due = a.token is not null and a.phase = 'poll_adapter'
+  set ended_at = greatest(p_now, a.created_at), error = v_error, cancel_due = a.token is not null and a.phase = 'poll_adapter'
   where a.execution_key = p_attempt.execution_key;
   perform durable._settle_one(durable._call_promise(p_attempt.execution_key), p_state, v_error, null, p_now);
 end

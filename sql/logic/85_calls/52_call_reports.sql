@@ -61,7 +61,6 @@ as $$
 declare
   v_object durable._objects;
   v_status text;
-  v_flaw text;
 begin
   select * into v_object from durable._objects o where o.id = p_dag;
   if not found then
@@ -70,11 +69,8 @@ begin
     return format('the result %s is no DAG, but a %s', encode(p_dag, 'hex'), v_object.kind);
   end if;
   v_status := durable.closure_status(p_dag);
-  -- puts refuse such a value, and earlier ones did not
-  v_flaw := durable._unfolded_flaw(durable._dag_datum(null, p_dag));
   return case when v_status = 'missing' then 'missing'
               when v_status <> 'ok' then format('the result %s is not whole: %s', encode(p_dag, 'hex'), v_status)
-              when v_flaw is not null then format('the result %s cannot be unfolded: %s', encode(p_dag, 'hex'), v_flaw)
               when durable._dag_datum(null, p_dag) is null
                    and not exists (select from durable._call_waiters w
                                    where w.execution_key = p_execution_key and durable._dag_datum(w.scope, p_dag) is not null)
@@ -214,7 +210,7 @@ declare
   v_status text := substr(p_attempt.phase, 11);
   v_exec bytea := durable._object_id('exec', v_status, null, array[p_attempt.node_id, p_attempt.outcome_dag], '{}');
 begin
-  update durable._call_attempts a set ended_at = p_now, exec_id = v_exec, failures = 0
+  update durable._call_attempts a set ended_at = greatest(p_now, a.created_at), exec_id = v_exec, failures = 0
   where a.execution_key = p_attempt.execution_key;
   perform durable._settle_one(
     durable._call_promise(p_attempt.execution_key), 'resolved', jsonb_build_object(

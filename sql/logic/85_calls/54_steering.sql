@@ -259,7 +259,8 @@ declare
   v_keys bytea[] := durable._try_lock_ended(p_limit, p_now);
 begin
   update durable._call_attempts a
-  set ended_at = coalesce(p.settled_at, p_now), cancel_due = a.token is not null and a.phase = 'poll_adapter',
+  set ended_at = greatest(coalesce(p.settled_at, p_now), a.created_at),
+      cancel_due = a.token is not null and a.phase = 'poll_adapter',
       error = durable._aborted(a, case p.state when 'rejected_timedout' then 'deadline' when 'rejected_canceled' then 'cancelled'
                                                else 'settled_by_hand' end,
                                case p.state when 'rejected_timedout' then 'its deadline passed'

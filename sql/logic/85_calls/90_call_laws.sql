@@ -85,7 +85,9 @@ as $$
     ('attempt_is_in_the_queue_of_its_adapter',
       a.served_as <> durable._served_as(c.function, a.adapter) or t.queue <> 'adapter:' || a.served_as),
     ('attempt_has_an_error_iff_given_up', (a.error is not null) <> (a.ended_at is not null and a.exec_id is null)),
-    ('attempt_times_are_past', greatest(a.created_at, a.ended_at) > n.now_ms or a.ended_at < a.created_at)
+    ('attempt_times_are_past', greatest(a.created_at, a.ended_at) > durable._latest(n.now_ms) or a.ended_at < a.created_at),
+    ('attempt_times_are_those_of_its_promise',
+      a.created_at <> p.created_at or (p.settled_at < p.timeout_at and a.ended_at <> p.settled_at))
   ) as v (law, broken)
   where v.broken
 $$;

@@ -7,12 +7,14 @@ returns text[] language plpgsql volatile
 as $$
 declare
   v_free text[] := array(select w.id from durable._workers w where w.present and durable._is_disconnected(w.number));
-  v_changed text[] := array(select w.id from durable._workers w where (w.missing_at is null) = (w.id = any (v_free)));
+  -- found missing at an instant to come: the clock was set back, and the grace begins again
+  v_changed text[] := array(select w.id from durable._workers w
+                            where (w.missing_at is null) = (w.id = any (v_free)) or w.missing_at > p_now);
 begin
   if v_changed <> '{}' then
     update durable._workers w set missing_at = case when w.id = any (v_free) then p_now end
     where w.id = any (array(select x.id from durable._workers x where x.id = any (v_changed) for no key update skip locked))
-      and (w.missing_at is null) = (w.id = any (v_free));
+      and ((w.missing_at is null) = (w.id = any (v_free)) or w.missing_at > p_now);
   end if;
   return array(select w.id from durable._workers w
                where w.id = any (v_free) and w.missing_at <= p_now - durable._setting_int('presence_grace_ms'));
@@ -44,7 +46,8 @@ as $$
 begin
   delete from durable._workers w where w.id = any (array(
     select x.id from durable._workers x
-    where ((x.id = any (p_gone) and x.missing_at is not null) or (x.seen_at < p_now - 3600000 and not x.present))
+    where ((x.id = any (p_gone) and x.missing_at is not null)
+           or (not x.present and x.seen_at not between p_now - 3600000 and durable._latest(p_now)))
       and not exists (select from durable._tasks t where t.pid = x.id and t.state = 'acquired')
     for update skip locked));
   delete from durable._idle_workers i where i.worker = any (array(
@@ -60,11 +63,18 @@ returns boolean language plpgsql stable
 as $$
 begin
   return exists (select from durable._workers w
-                 where w.id = p_task.pid and p_task.id = any (w.unrenewed) and w.seen_at > p_now - p_task.ttl);
+                 where w.id = p_task.pid and p_task.id = any (w.unrenewed)
+                   and w.seen_at between p_now - p_task.ttl and p_now + p_task.ttl);
 end
 $$;
 comment on function durable._could_not_renew(durable._tasks, bigint) is
   'True if the worker of the task is alive and could not renew the lease, because another session had locked the task.';
+
+create or replace function durable._lease_reaches(p_now bigint, p_ttl bigint)
+returns bigint language sql immutable parallel safe
+as $$ select p_now + p_ttl + 5000 $$;
+comment on function durable._lease_reaches(bigint, bigint) is
+  'The latest end of a lease of that length: later ones are from before the clock was set back. Other sessions read the clock a little later than a tick.';
 
 create or replace function durable._try_lock_expired_tasks(
   p_gone text[], p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
@@ -75,13 +85,14 @@ begin
     select coalesce(array_agg(x.id), '{}') from (
       select t.id from durable._tasks t
       where t.state = 'acquired' and t.pid >= '' and t.deadline > p_now
-        and (t.pid = any (p_gone) or (t.expires_at <= p_now and not durable._could_not_renew(t, p_now)))
+        and (t.pid = any (p_gone) or (t.expires_at <= p_now and not durable._could_not_renew(t, p_now))
+             or t.expires_at > durable._lease_reaches(p_now, t.ttl))
         and t.id <> all (p_tried) and (t.owner is null or t.owner <> all (p_missed))
       limit p_limit for update skip locked) x);
 end
 $$;
 comment on function durable._try_lock_expired_tasks(text[], bigint, integer, text[], bigint[]) is
-  'Locks tasks whose lease ended or whose worker is gone, except p_tried and children of p_missed. Reads only acquired tasks, through the index on pid.';
+  'Locks tasks whose lease ended or would end too late, or whose worker is gone, except p_tried and children of p_missed. Reads only acquired tasks, through the index on pid.';
 
 create or replace function durable._try_lock_overdue_cancels(p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
 returns text[] language plpgsql volatile
@@ -364,13 +375,18 @@ begin
                  where t.id = any (v_taken.ids) and durable._is_leased(t, t.version, v_now)
                    and (t.expires_at <= v_now or t.pid = any (v_gone)));
   queues := durable._revoke_leases(v_ids, 'lease lost', v_now);
+  if cardinality(v_ids) < cardinality(v_taken.ids) then
+    update durable._tasks t set expires_at = v_now + t.ttl
+    where t.id = any (v_taken.ids) and t.state is not distinct from 'acquired'
+      and t.expires_at > durable._lease_reaches(v_now, t.ttl);
+  end if;
   perform durable._forget_workers(v_gone, v_now);
   lost := cardinality(v_ids);
   locked := durable._locked_ids('{}', v_taken.heads);
 end
 $$;
 comment on function durable._sweep_expired_leases(bigint, integer) is
-  'Revokes leases that were not renewed in time, or whose worker is gone, and forgets such workers. locked: as of _settle_due.';
+  'Revokes leases that were not renewed in time, or whose worker is gone, and forgets such workers. A lease from before the clock was set back ends one lease from now, unless it is renewed, so that none is endless. locked: as of _settle_due.';
 
 create or replace function durable._try_lock_sweep(p_now bigint)
 returns durable._retention language plpgsql volatile
@@ -378,12 +394,13 @@ as $$
 declare
   v_sweep durable._retention;
 begin
-  if (exists (select from durable._retention) and not exists (select from durable._retention r where r.due_at <= p_now))
+  if (exists (select from durable._retention) and not exists (
+       select from durable._retention r where r.due_at not between p_now + 1 and p_now + 90000000))
      or not pg_try_advisory_xact_lock(1685417579, 0) then
     return null;
   end if;
   select * into v_sweep from durable._retention r
-  where r.due_at <= p_now order by r.due_at limit 1 for no key update skip locked;
+  where r.due_at not between p_now + 1 and p_now + 90000000 order by r.due_at limit 1 for no key update skip locked;
   if not found and not exists (select from durable._retention) then
     insert into durable._retention (due_at, subject) values (p_now + 3600000, 'runs');
   elsif v_sweep.subject = 'runs' and (exists (select from durable._objects) or exists (select from durable._claims)) then
@@ -394,7 +411,7 @@ begin
 end
 $$;
 comment on function durable._try_lock_sweep(bigint) is
-  'The sweep of retention that is due for the longest time; all null if none is, or another session is at one. Its row is written only under this advisory lock, which is tried. The sweeps of calls and objects begin where there are objects or claims.';
+  'The sweep of retention that is due for the longest time, or, after the clock was set back, in more than the longest pause; all null if none is, or another session is at one. Its row is written only under this advisory lock, which is tried. The sweeps of calls and objects begin where there are objects or claims.';
 
 create or replace function durable._sweep_retention(p_now bigint)
 returns jsonb language plpgsql volatile

@@ -44,7 +44,9 @@ select t.id, h.workflow, h.workflow_version as version,
        (select o.id from durable._executions o where o.execution = p.execution) as parent, h.key, h.next_seq as events,
        h.next_child as children, p.tags, p.tenant, t.execution
 from durable._tasks t
-cross join lateral (select h.* from durable._executions h where h.execution = t.execution offset 0) h
+cross join lateral (
+  select o.execution, o.workflow, o.workflow_version, o.status, o.problem, o.key, o.next_seq, o.next_child
+  from durable._executions o where o.execution = t.execution offset 0) h
 cross join lateral (select p.* from durable._promises p where p.id = t.id offset 0) p;
 comment on view durable.live is
   'The rows of durable.runs that have not ended, found by their tasks: it costs what is live, however many have ended.';

@@ -9,14 +9,14 @@ returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, p.id, format('state %s, created %s, settled %s, timeout %s', p.state, p.created_at, p.settled_at, p.timeout_at)
   from durable._promises_within(p_from, p_to) p
-  cross join (select durable._now_ms() as now_ms) c
+  cross join (select durable._latest(durable._now_ms()) as latest) c
   cross join lateral (values
     ('missing_ptimeout', p.timeout_at is null),
     ('P02 promise_timeout_at_not_negative', p.timeout_at < 0),
     ('P03 promise_created_at_not_negative', p.created_at < 0),
     ('well_formed_promise_created_at_lte_timeout_at', p.created_at > p.timeout_at),
-    ('well_formed_promise_created_at_lte_now', p.created_at > c.now_ms),
-    ('well_formed_promise_settled_at_lte_now', p.settled_at > c.now_ms),
+    ('well_formed_promise_created_at_lte_now', p.created_at > c.latest),
+    ('well_formed_promise_settled_at_lte_now', p.settled_at > c.latest),
     ('well_formed_promise_pending_created_before_deadline', p.state = 'pending' and p.created_at >= p.timeout_at),
     ('well_formed_promise_settled_at_iff_not_pending', (p.state <> 'pending') <> (p.settled_at is not null)),
     ('well_formed_promise_settled_at_lte_timeout_at', p.settled_at > p.timeout_at),

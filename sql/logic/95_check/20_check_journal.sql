@@ -88,7 +88,7 @@ create or replace function durable._check_head_counters(p_runs int8multirange, p
 returns table (law text, id text, detail text) language sql stable
 as $$
   with fold as (
-    select j.execution, j.bucket, sum(durable._width(j.type)) filter (where j.type is not null) as width,
+    select j.execution, j.bucket, sum(durable._width(j.type)) filter (where j.type is not null) as width, max(j.ts) as last_at,
            min(j.seq) as first, max(j.seq + durable._width(j.type)) as beyond,
            max(j.child) filter (where durable._allocates(j.type)) as last_child,
            min(j.child) filter (where durable._allocates(j.type)) as first_child,
@@ -99,9 +99,9 @@ as $$
            count(*) filter (where durable._ends_run(j.type)) as ends,
            min(j.seq) filter (where j.type = 'cancel_requested') as request,
            durable._status_of(max(durable._status_at(j.seq, durable._status_after(j.type)))) as status
-    from (select x.execution, x.bucket, x.seq, x.type, x.child from unnest(p_rows) x
+    from (select x.execution, x.bucket, x.seq, x.ts, x.type, x.child from unnest(p_rows) x
           union all
-          select h.execution, h.bucket, null, null, null from durable._heads_within(p_runs) h) j
+          select h.execution, h.bucket, null, null, null, null from durable._heads_within(p_runs) h) j
     group by j.execution, j.bucket
   )
   select v.law, coalesce(h.id, f.execution::text),
@@ -115,6 +115,7 @@ as $$
     ('journal_row_has_a_head', h.execution is null),
     ('S-1 INV-2 seq_is_dense', f.first <> 0 or f.beyond <> f.width),
     ('C-4 next_seq_is_journal_length', h.next_seq <> coalesce(f.width, 0)),
+    ('head_knows_when_its_journal_grew', h.last_at <> f.last_at),
     ('INV-4 status_agrees_with_journal', h.status <> coalesce(f.status, '')),
     ('X-1 started_once', f.starts > 1),
     ('S-2 INV-1 starts_with_started', h.execution is not null and f.start is distinct from 0),

@@ -201,7 +201,7 @@ as $$
     ('C-1 settled_iff_resolved_in_owner', p.id is not null and (
       t.intents <> 1 or t.resolvers > 1 or (p.state = 'pending' and t.resolvers > 0)
       or (p.state <> 'pending' and t.resolvers = 0
-          and (o.live or (p.settled_at < t.owner_ts and p.settled_at < p.timeout_at))))),
+          and (o.live or p.settled_at < least(t.owner_ts, p.timeout_at - 1))))),
     ('C-5 open_attempt_of_child_run', o.live and k.id is not null
       and (t.attempts <> k.attempt or (t.attempts > t.ended) <> k.attempt_open)),
     ('C-6 result_comes_as_its_kind_does', case

@@ -78,7 +78,7 @@ begin
   return query
     select c.* from durable._tasks c
     where c.queue = p_queue and c.state = 'pending' and c.workflow is null and c.retry_at <= p_now and c.deadline > p_now
-      and (c.released_until is null or c.released_until <= p_now
+      and (c.released_until is null or c.released_until not between p_now + 1 and p_now + 10000
            or (cardinality(c.released_by) < 16 and not array_remove(p_pids, null) <@ c.released_by))
       and (c.preference is null or c.preference = any (p_pids) or c.retry_at <= p_now - v_head_start)
     order by c.priority, c.retry_at, c.id limit p_limit for update skip locked;
@@ -92,7 +92,7 @@ create or replace function durable._place_for(
 returns integer language plpgsql immutable
 as $$
 declare
-  v_excluded text[] := case when p_task.released_until > p_now then p_task.released_by else '{}' end;
+  v_excluded text[] := case when p_task.released_until between p_now + 1 and p_now + 10000 then p_task.released_by else '{}' end;
   v_place integer := array_position(p_pids, p_task.preference);
   v_count integer := cardinality(p_places);
 begin

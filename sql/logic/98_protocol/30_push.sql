@@ -35,7 +35,7 @@ begin
     join durable._unblocks u on u.promise_id = any (array[d.promise_id]) and u.address is not distinct from d.address
     for update of u skip locked
   )
-  update durable._unblocks u set claimed_until = v_now + d.ms from deferred d
+  update durable._unblocks u set claimed_until = v_now + least(d.ms, 2147483647) from deferred d
   where u.promise_id = any (array[d.promise_id]) and u.address is not distinct from d.address;
   get diagnostics v_count = row_count;
   return v_count;
