@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,10 @@ from tests.support.verbs import (
 )
 
 TABLES = ("_promises", "_executions", "_journal", "_tasks", "_resumes", "_callbacks", "_workers")
-MANY = "select durable._claim(array[%s], %s, 'V', %s, '{}', array[%s], '{ab}', durable._now_ms())"
+MANY = (
+    "select c.tasks "
+    "from durable._claim(array[%s], %s, 'V', %s, '{}', array[%s], '{ab}', durable._now_ms()) c"
+)
 NEW = (
     "select durable._claim_single(%s, h, 'V', %s, array[%s], '{ab}', durable._now_ms()) is not null "
     "from durable._executions h where h.id = %s"
@@ -125,3 +129,72 @@ def test_a_fork_keeps_plain_claims_away(conn: Connection) -> None:
     ask(conn, ("select durable.fork('r', seq => 3)", ()))
     ask(conn, start("s"))
     assert ask(conn, (NEW, ("s", TTL_MS, code("w"), "s")))[0] is False
+
+
+def large(conn: Connection, id_: str, size: int) -> None:
+    """A run that nobody has claimed, with an input of so many bytes."""
+    ask(conn, ("select durable.start('w', jsonb_build_array(repeat('x', %s)), id => %s)", (size, id_)))
+
+
+def handed(conn: Connection, *, want: int = 20, queues: tuple[str, ...] = ("default",)) -> list[str]:
+    """The runs that a claim hands out, and no lease of any other."""
+    answer = take_turn(conn, "W", want=want, queues=queues)
+    ids = sorted(task[1] for task in answer.raw["tasks"])
+    leased = conn.execute("select id from durable._tasks where state = 'acquired' order by 1").fetchall()
+    assert set(ids) <= {id_ for (id_,) in leased}
+    left = conn.execute(
+        "select queue, sum(crashes) from durable._tasks where state = 'pending' group by 1 order by 1"
+    ).fetchall()
+    assert all(crashes == 0 for _, crashes in left)
+    # a claim that has left something behind says that it is ready
+    assert answer.raw["hints"] == ([queue for queue, _ in left] if len(ids) < want else [])
+    return ids
+
+
+def test_a_claim_is_bounded_by_bytes(conn: Connection, clock: Clock) -> None:
+    """Small runs are handed out all together, large inputs until they have 8 MiB; the rest is ready for the
+    next claim, before younger runs, and nobody has lost a lease.
+    """
+    for number in range(6):
+        large(conn, f"l{number}", 3_000_000)
+        ask(conn, start(f"s{number}"))
+    small = [f"s{number}" for number in range(6)]
+    assert handed(conn) == ["l0", "l1", "l2", *small]
+    clock.advance(10)
+    ask(conn, start("young"))
+    assert handed(conn, want=1) == ["l3"]
+    assert handed(conn) == ["l4", "l5", "young"]
+
+
+def test_a_claim_of_one_run_has_no_bound(conn: Connection) -> None:
+    """A claim answers one run at least, however large."""
+    large(conn, "huge", 20_000_000)
+    large(conn, "other", 20_000_000)
+    assert handed(conn) == ["huge"]
+    assert handed(conn) == ["other"]
+
+
+def test_journals_are_bounded_too(conn: Connection) -> None:
+    """Results in the journal count, also those that stand apart because they are large."""
+    value = json.dumps("x" * 3_000_000)
+    for number in range(4):
+        held = begin_run(conn, f"r{number}")
+        take_turn(conn, "W", report(held, outcomes=[done(0, value=value)], end=release()))
+    queues = tuple(f"q-r{number}" for number in range(4))
+    assert handed(conn, queues=queues) == ["r0", "r1", "r2"]
+    assert handed(conn, queues=queues) == ["r3"]
+
+
+def test_a_warm_run_that_is_left_out_stays_warm(conn: Connection) -> None:
+    """The worker that has its coroutine is preferred still, and gets only the rows since it suspended."""
+    value = json.dumps("x" * 5_000_000)
+    for number in range(3):
+        held = begin_run(conn, f"r{number}")
+        take_turn(conn, "W", report(held, commands=[promise(0)], end=suspend(0)))
+    for number in range(3):
+        ask(conn, settle(f"r{number}.0", value))
+    queues = ("q-r0", "q-r1", "q-r2")
+    assert handed(conn, queues=queues) == ["r0", "r1"]
+    (last,) = take_turn(conn, "W", want=5, queues=queues).handed
+    assert last["id"] == "r2" and last["from"] > 0 and len(last["rows"]) == 2
+    assert conn.execute("select count(*) from durable._tasks where crashes > 0").fetchone() == (0,)

@@ -137,7 +137,7 @@ def test_want_is_a_limit(conn: Connection, want: int, count: int) -> None:
 def test_a_claim_of_what_is_not_to_be_had(conn: Connection, clock: Clock, owned: bool) -> None:
     """A task whose deadline comes between its lock and the clock of the turn is left and not handed out."""
     ask(conn, start("r", timeout="1 second"))
-    late = "select durable._claim('{r}', %s, 'W', 1000, '{}', '{}', '{}', %s)"
+    late = "select c.tasks from durable._claim('{r}', %s, 'W', 1000, '{}', '{}', '{}', %s) c"
     assert ask(conn, (late, (owned, clock.now_ms + 1000))) == ([],)
     assert task_of(conn, "r") == ("pending", 0, None)
 

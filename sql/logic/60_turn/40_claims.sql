@@ -136,11 +136,13 @@ $$;
 comment on function durable._try_lock_claim(text, text[], text[], integer) is
   'Locks up to p_want ready tasks with their heads, the heads of their owners and their resumes. A run that misses one of these locks is left out, and another one takes its place. If many do, they are put back for half a second.';
 
-create or replace function durable._hand_out(p_executions bigint[], p_warm text[])
-returns json[] language plpgsql stable
+create or replace function durable._hand_out(
+  p_executions bigint[], p_warm text[], p_most bigint, out tasks json[], out left_out bigint[])
+language plpgsql stable
 as $$
-begin
-  return array(
+declare
+  -- one row at a time: a loop over a query would have many read ahead, and the bound is there to prevent that
+  v_runs no scroll cursor for
     select durable._claimed_run(t, h, f.seq,
              case when h.previous is null then durable._input(p.param_headers, p.param_data)
                   else coalesce(r.input, (durable._first_row(h.execution, h.bucket)).input) end,
@@ -150,39 +152,85 @@ begin
     join durable._tasks t on t.id = any (array[h.id])
     join durable._promises p on p.id = any (array[h.id])
     cross join lateral (select case when h.id = any (p_warm) then coalesce(h.suspend_seq, 0) else 0 end) as f (seq)
-    cross join lateral durable._rows(h.execution, h.bucket, h.id, f.seq, h.next_seq) r
-    order by x.execution);
+    cross join lateral durable._rows(h.execution, h.bucket, h.id, f.seq, h.next_seq) r;
+  v_task json;
+  v_bytes bigint := 0;
+begin
+  tasks := '{}'; left_out := '{}';
+  open v_runs;
+  loop
+    fetch v_runs into v_task;
+    exit when not found;
+    tasks := tasks || v_task;
+    v_bytes := v_bytes + pg_column_size(v_task);
+    exit when v_bytes >= p_most;
+  end loop;
+  close v_runs;
+  left_out := p_executions[cardinality(tasks) + 1:];
 end
 $$;
-comment on function durable._hand_out(bigint[], text[]) is
-  'Claimed runs with their journals; for a run that the worker has warm, only the rows since it suspended.';
+comment on function durable._hand_out(bigint[], text[], bigint) is
+  'Claimed runs with their journals, one at least, until they have p_most bytes; for a run that the worker has warm, only the rows since it suspended. left_out: the runs after them, whose journals were not read.';
+
+create or replace function durable._put_back(p_executions bigint[], p_warm text[], p_worker text, p_now bigint)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_queues text[];
+begin
+  with freed as (
+    update durable._tasks t
+    set state = 'pending', pid = null, ttl = null, expires_at = null, retry_at = least(p.created_at::bigint, p_now),
+        preference = case when t.id = any (p_warm) then p_worker end
+    from unnest(p_executions) as x (execution)
+    join durable._executions h on h.execution = any (array[x.execution])
+    join durable._promises p on p.id = any (array[h.id])
+    where t.id = any (array[h.id])
+    returning t.queue
+  )
+  select array_agg(distinct f.queue) into v_queues from freed f;
+  return v_queues;
+end
+$$;
+comment on function durable._put_back(bigint[], text[], text, bigint) is
+  'Gives back acquired tasks that no answer has room for: ready since the birth of their runs, so before younger ones. Crashes stay, because no worker had them. Answers their queues.';
 
 create or replace function durable._claim(
   p_ids text[], p_owned boolean, p_worker text, p_ttl_ms integer, p_warm text[], p_codes text[], p_digests text[],
-  p_now bigint)
-returns json language plpgsql volatile
+  p_now bigint, out tasks json, out queues text[])
+language plpgsql volatile
 as $$
 declare
+  -- a worker takes an answer of this size in a moment, and its leases have begun
+  v_most constant bigint := 8388608;
   v_tasks json[];
-  v_begun bigint[];
+  v_others bigint[];
   v_other bigint[];
+  v_handed record;
 begin
+  queues := '{}';
   select array_agg(durable._claimed_run(t, h, 0, durable._input(p.param_headers, p.param_data), p.created_at, '[]')
-                     order by h.execution) filter (where n.is_new),
-         array_agg(h.execution) filter (where not n.is_new),
+                     order by h.execution) filter (where n.is_plain),
+         array_agg(h.execution order by h.execution) filter (where not n.is_plain),
          array_agg(h.execution) filter (where durable._code(t.workflow, t.workflow_version) = any (p_codes)
            and encode(h.digest, 'hex') is distinct from durable._digest_of(t.workflow, t.workflow_version, p_codes, p_digests))
-  into v_tasks, v_begun, v_other
+  into v_tasks, v_others, v_other
   from durable._acquire(p_ids, p_worker, p_ttl_ms, p_now, p_owned) t
   join durable._executions h on h.execution = any (array[t.execution])
   join durable._promises p on p.id = any (array[t.id])
   cross join lateral (
-    -- the only row of a new run repeats its promise; a fork begins with rows of its origin
-    select h.next_seq = 1 and h.previous is null
+    -- the only row of a new run repeats its promise; a fork begins with rows of its origin. The size of an input is known
+    -- without reading it
+    select h.next_seq = 1 and h.previous is null and coalesce(octet_length(p.param_data) <= 16384, true)
            and (not exists (select from durable._forks)
-                or (select count(*) from durable._forks k where k.id = any (array[h.id])) = 0) offset 0) as n (is_new);
-  if v_begun is not null then
-    v_tasks := v_tasks || durable._hand_out(v_begun, p_warm);
+                or (select count(*) from durable._forks k where k.id = any (array[h.id])) = 0) offset 0) as n (is_plain);
+  if v_others is not null then
+    select * into v_handed from durable._hand_out(v_others, p_warm, v_most) o;
+    v_tasks := v_tasks || v_handed.tasks;
+    if v_handed.left_out <> '{}' then
+      queues := durable._put_back(v_handed.left_out, p_warm, p_worker, p_now);
+      v_other := array(select unnest(v_other) except select unnest(v_handed.left_out));
+    end if;
   end if;
   if v_other is not null then
     update durable._executions h
@@ -191,11 +239,11 @@ begin
           from durable._executions x where x.execution = any (v_other)) c
     where h.execution = any (array[c.execution]);
   end if;
-  return coalesce(array_to_json(v_tasks), '[]');
+  tasks := coalesce(array_to_json(v_tasks), '[]');
 end
 $$;
 comment on function durable._claim(text[], boolean, text, integer, text[], text[], text[], bigint) is
-  'Acquires locked tasks and answers them with input and journal: no rows for a run that has done nothing yet; the rows since the suspend for a run that the worker has warm.';
+  'Acquires locked tasks and answers them with input and journal: no rows for a run that has done nothing yet; the rows since the suspend for a run that the worker has warm. Inputs above 16 KiB and journals have 8 MiB together, or are those of one run: the others are left as they were. queues: where they are ready.';
 
 create or replace function durable._woken_warm(p_awaiters text[], p_worker text, p_now bigint)
 returns text[] language plpgsql stable

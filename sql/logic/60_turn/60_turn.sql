@@ -206,6 +206,7 @@ declare
   v_claim record;
   v_head durable._executions;
   v_tasks json := '[]';
+  v_queues text[] := '{}';
   v_answer durable._turn_answer;
   v_now bigint;
 begin
@@ -218,10 +219,12 @@ begin
     v_tasks := durable._claim_single(v_claim.ids[1], v_head, p_worker, p_ttl_ms, p_codes, p_digests, v_now);
   end if;
   if v_tasks is null or cardinality(v_claim.ids) > 1 or v_claim.owned then
-    v_tasks := durable._claim(v_claim.ids, v_claim.owned, p_worker, p_ttl_ms, v_claim.warm, p_codes, p_digests, v_now);
+    select c.tasks, c.queues into v_tasks, v_queues
+    from durable._claim(v_claim.ids, v_claim.owned, p_worker, p_ttl_ms, v_claim.warm, p_codes, p_digests, v_now) c;
   end if;
   v_answer := durable._empty_turn_answer(v_now);
   v_answer.tasks := v_tasks;
+  v_answer.hints := v_queues;
   v_answer.due_in := case when p_want > 0 then coalesce(durable._due_in(v_now), durable._never()) end;
   v_answer.locked := durable._locked_ids('{}', v_claim.missed);
   return row_to_json(v_answer);
@@ -277,8 +280,9 @@ begin
     v_woken := durable._woken_warm(v_taken.awaiters, p_worker, v_now);
   end if;
   if v_claim <> '{}' or v_woken <> '{}' then
-    v_answer.tasks := durable._claim(v_claim || v_woken, v_owned or v_woken <> '{}', p_worker, p_ttl_ms, v_warm || v_woken,
-                                     p_codes, p_digests, v_now);
+    select c.tasks, v_written.queues || c.queues into v_answer.tasks, v_written.queues
+    from durable._claim(v_claim || v_woken, v_owned or v_woken <> '{}', p_worker, p_ttl_ms, v_warm || v_woken, p_codes, p_digests,
+                        v_now) c;
   end if;
   v_answer.settled := v_batch.settles <> '{}';
   if p_notify and v_answer.settled then
