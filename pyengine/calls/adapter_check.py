@@ -38,6 +38,10 @@ CHECKS: dict[str, str] = {
 }
 """The checks, in their order."""
 _PAUSE_MAX_S = 5.0
+# a backend that is busy for a moment is no broken adapter
+_TRIES = 4
+_RETRY_S = 0.5
+_TEMPORARY_EXIT = 75
 _LEAVE_S = 0.5
 
 
@@ -49,12 +53,14 @@ class Finding(msgspec.Struct, frozen=True):
         ok: whether the contract is kept.
         detail: what was seen.
         rule: the broken rule of an answer, or the code of another failure.
+        tested: false if the adapter asked to be polled later each time, which the contract allows.
     """
 
     check: str
     ok: bool
     detail: str
     rule: str | None = None
+    tested: bool = True
 
 
 @dataclass(slots=True)
@@ -68,12 +74,21 @@ class _Check:
     is_alone: bool = True
 
     async def poll(self, name: str, request: Request) -> Executed | None:
-        """Poll once; return None if the contract was broken, which ends the check."""
-        try:
-            poll = await adapter_process.poll(self.adapter, request, limits=self.limits, passed=self.passed)
-        except CannotRun as error:
-            self.findings.append(Finding("program", False, error.message, "adapter_not_found"))
-            return None
+        """Poll until it is answered; return None if the contract was broken, which ends the check, or if the
+        adapter asks for a later poll each time."""
+        tries = 0
+        while True:
+            try:
+                poll = await adapter_process.poll(
+                    self.adapter, request, limits=self.limits, passed=self.passed
+                )
+            except CannotRun as error:
+                self.findings.append(Finding("program", False, error.message, "adapter_not_found"))
+                return None
+            tries += 1
+            if tries == _TRIES or not _asks_for_later(poll):
+                break
+            await clock.sleep(_RETRY_S)
         self.is_alone = self.is_alone and not await _left_behind(poll.group)
         if request.op == "cancel":
             return poll
@@ -84,7 +99,8 @@ class _Check:
         failure = poll.answer.error
         detail = f"{failure['message']}{_excerpt(poll, failure)}"
         broken = "program" if failure["code"] == "adapter_broken" else name
-        self.findings.append(Finding(broken, False, detail, failure.get("rule", failure["code"])))
+        rule = failure.get("rule", failure["code"])
+        self.findings.append(Finding(broken, False, detail, rule, tested=not _asks_for_later(poll)))
         return None
 
     def keeps(self, name: str, detail: str) -> None:
@@ -163,6 +179,14 @@ async def _until_done(run: _Check, request: Request, last: Executed, wait_s: flo
         is_late = isinstance(cancelled.answer, Failed) and cancelled.answer.error["code"] == "adapter_timeout"
         detail = f"it took {cancelled.took_s:.1f} s"
         run.findings.append(Finding("cancel", not is_late, detail, "adapter_timeout" if is_late else None))
+
+
+def _asks_for_later(poll: Executed) -> bool:
+    """Return whether an adapter asks to be polled again, in one of the two ways that the contract has."""
+    answer = poll.answer
+    if not isinstance(answer, Failed) or not answer.retryable:
+        return False
+    return poll.exit_code in (0, _TEMPORARY_EXIT)
 
 
 def _described(poll: Executed) -> str:

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pyengine.calls.remotes import DatabaseRemote, FileRemote, Manifest, Ref, RefMove
-from pyengine.database.statements.objects import OPEN_HEAD
-from pyengine.errors import NotFound
+from pyengine.database.statements.objects import OPEN_HEAD, REF_READ
+from pyengine.errors import InvalidRequest, NotFound
 
 __all__ = ["DatabasePlace", "FolderPlace", "Place", "Remote"]
+
+_KINDS = {"index": "it is an index, as a scope has it", "exec": "it is the snapshot of a call"}
 
 
 class Place(Protocol):
@@ -37,6 +39,20 @@ class Place(Protocol):
 
 class DatabasePlace(DatabaseRemote):
     """A database, in which every head begins with the same empty commit."""
+
+    async def ref(self, name: str) -> Ref | None:
+        """Return the commit and version of a head.
+
+        Raises:
+            InvalidRequest: the name is one of an index or a snapshot.
+        """
+        rows = await self._transport.rows(REF_READ, name)
+        if rows and rows[0]["kind"] != "head":
+            raise InvalidRequest(
+                f"{name!r} is no head: {_KINDS[rows[0]['kind']]}",
+                hint="results go from head to head: open the scope on a head, and commit it there first",
+            )
+        return await super().ref(name)
 
     async def new_version(self, name: str) -> int:
         """Make the head, and return its version."""
@@ -88,6 +104,7 @@ class Remote:
 
         Raises:
             NotFound: there is no such head here.
+            InvalidRequest: the name is one of an index.
             Conflict: it has moved there; pull it, and commit on top of it.
             Excised: a result was removed on purpose.
         """
@@ -108,7 +125,8 @@ class Remote:
 async def _moved(source: Place, target: Place, head: str, where: str) -> Ref:
     wanted = await source.ref(head)
     if wanted is None:
-        hint = f"durable.scope_open({head!r}, kind => 'head') makes one" if where == "here" else None
+        makes = f"durable.scope_open({head!r}, kind => 'head') makes one"
+        hint = makes if where == "here" else f"pyengine call push {head} ... puts it there"
         raise NotFound(f"there is no head {head!r} {where}", hint=hint)
     known = await target.ref(head)
     if known is not None and known.commit == wanted.commit:

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,9 @@ from pyengine.errors import Conflict, InvalidRequest, NotFound
 __all__ = ["DatabaseRemote", "FileRemote", "Manifest", "Ref", "RefMove"]
 
 _HEX = re.compile(r"[0-9a-f]{64}")
+_VERSION = re.compile(r"[1-9][0-9]{0,9}")
+# a remote is written by others: no link out of it, and no pipe that never ends (not all systems have these)
+_OWN_FILE = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Ref(NamedTuple):
@@ -220,8 +224,11 @@ class FileRemote:
         versions = self._versions(name)
         if not versions:
             return None
-        text = (self._ref_folder(name) / str(max(versions))).read_text(encoding="utf-8")
-        return Ref(_id(text.strip()), max(versions))
+        path = self._ref_folder(name) / str(max(versions))
+        text = (_read_file(path) or "").strip()
+        if _HEX.fullmatch(text) is None:
+            raise InvalidRequest(f"{path} is damaged", detail="a ref is the id of a commit")
+        return Ref(bytes.fromhex(text), max(versions))
 
     def drop(self, name: str) -> None:
         """Drop a name: snapshots are ephemeral. Its objects stay."""
@@ -275,13 +282,12 @@ class FileRemote:
         return self._folder / "objects" / digits[:2] / digits[2:]
 
     def _read(self, id_: bytes) -> NewObject | None:
-        try:
-            text = self._path(id_).read_text(encoding="utf-8")
-        except FileNotFoundError:
+        text = _read_file(self._path(id_))
+        if text is None:
             return None
         try:
             found = _from_json(json.loads(text))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(f"{self._path(id_)} is damaged", detail=str(error)) from None
         if found.id != id_:
             raise InvalidRequest(f"{self._path(id_)} has the content of {found.id.hex()}")
@@ -313,7 +319,29 @@ class FileRemote:
 
     def _versions(self, name: str) -> list[int]:
         folder = self._ref_folder(name)
-        return [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+        return [int(path.name) for path in folder.glob("*") if _VERSION.fullmatch(path.name)]
+
+
+def _read_file(path: Path) -> str | None:
+    """Return the text of a file of the folder itself, which links to nothing outside; None: it is not there.
+
+    Raises:
+        InvalidRequest: it is no such file, or cannot be read.
+    """
+    try:
+        file = os.open(path, _OWN_FILE)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read", detail=error.strerror) from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise InvalidRequest(f"{path} is no file")
+    with open(file, "rb") as opened:
+        try:
+            return opened.read().decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"{path} is damaged", detail="it is no UTF-8") from None
 
 
 def _draft_of(path: Path, text: str) -> Path:

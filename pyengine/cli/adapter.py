@@ -157,6 +157,8 @@ def check(
 
     The function is executed. No database is needed.
     """
+    import msgspec
+
     from pyengine.calls import adapter_check
     from pyengine.calls.adapter_process import Adapter
 
@@ -175,14 +177,19 @@ def check(
     def render(console: Console) -> None:
         shown = table("", "CHECK", "RULE", "DETAIL")
         for one in findings:
-            shown.add_row("ok" if one.ok else "BROKEN", one.check, one.rule or "", printable(one.detail))
+            state = "ok" if one.ok else "BROKEN" if one.tested else "not tested"
+            shown.add_row(state, one.check, one.rule or "", printable(one.detail))
         console.print(shown)
 
-    rows = [{"check": one.check, "ok": one.ok, "rule": one.rule, "detail": one.detail} for one in findings]
+    rows = [msgspec.structs.asdict(one) for one in findings]
     at.out.answer({"adapter": adapter, "ok": is_good, "findings": rows}, render)
     if not is_good:
-        rule = next(one.rule for one in findings if not one.ok)
-        at.out.remark(f"the contract is broken: {rule}; see docs/reference/adapter-contract.md")
+        worst = next((one for one in findings if not one.ok and one.tested), None)
+        at.out.remark(
+            "it could not be tested now: the adapter asks to be polled later; try again"
+            if worst is None
+            else f"the contract is broken: {worst.rule}; see docs/reference/adapter-contract.md"
+        )
         raise typer.Exit(1)
 
 

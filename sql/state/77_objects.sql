@@ -114,6 +114,8 @@ create table durable._object_uses (
   id bytea not null,
   constraint object_uses_are_of_objects foreign key (id) references durable._objects (id) on delete cascade
 );
+-- it has no key, and a publication lets no row without an identity be deleted
+alter table durable._object_uses replica identity full;
 comment on table durable._object_uses is
   'Old objects that were put again, so collection treats them as new. Rows are only inserted, never changed: sessions that put the same object at the same moment do not wait for each other.';
 comment on column durable._object_uses.used_at is 'When it was put again.';

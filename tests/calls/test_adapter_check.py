@@ -96,6 +96,30 @@ def test_s50_later_polls_are_checked_too(
     assert (code, broken(document)) == (1, [found]), document
 
 
+LATER = '{"v":1,"status":"failed","retryable":true,"error":{"message":"throttled"}}'
+
+
+@pytest.mark.parametrize("later", ["exit 75", f"echo '{LATER}'; exit"], ids=["exit 75", "retryable"])
+def test_an_adapter_may_ask_for_a_later_poll(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    """It is polled again; one that asks each time was not tested, and broke nothing."""
+    monkeypatch.setattr("pyengine.calls.adapter_check._RETRY_S", 0.0)
+    busy = f"""[ -e "$0.ran" ] && {{ echo '{wrong.DONE}'; exit; }}; touch "$0.ran"; {later}"""
+    code, document = check(capsys, f"x={wrong.write(tmp_path, 'x', busy)}")
+    assert (code, document["ok"]) == (0, True), document
+    path = wrong.write(tmp_path, "y", later)
+    code, document = check(capsys, f"y={path}")
+    assert (code, document["ok"]) == (1, False)
+    assert [(one["check"], one["tested"]) for one in document["findings"] if not one["ok"]] == [
+        ("answer", False)
+    ]
+    assert run(["adapter", "check", f"y={path}"]) == 1
+    told = capsys.readouterr()
+    assert "not tested" in told.out and "BROKEN" not in told.out
+    assert "could not be tested now" in told.err and "is broken" not in told.err
+
+
 @pytest.mark.parametrize(
     ("answer", "detail"),
     [

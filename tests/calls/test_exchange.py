@@ -122,3 +122,23 @@ def test_what_is_not_there_is_named(sites: tuple[Site, Site], tmp_path: Path) ->
     asyncio.run(main())
     assert list(tmp_path.iterdir()) == []
     assert first.ask("select count(*) from durable.refs") == 1
+
+
+def test_an_index_is_no_head(sites: tuple[Site, Site], tmp_path: Path) -> None:
+    """Its name is refused in both directions: what is committed to a head goes."""
+    first, second = sites
+    first.ask("select version from durable.scope_open('exp-7')")
+    second.ask("select version from durable.scope_open('exp-7', kind => 'head')")
+
+    async def main() -> None:
+        url = f"file://{tmp_path}/shared"
+        async with second.app.remote(url) as remote:
+            await remote.push("exp-7")
+        async with first.app.remote(url) as remote:
+            for verb in (remote.push, remote.pull):
+                with pytest.raises(InvalidRequest, match="'exp-7' is no head: it is an index") as caught:
+                    await verb("exp-7")
+                assert "commit" in str(caught.value.hint)
+
+    asyncio.run(main())
+    assert not (tmp_path / "shared" / "refs" / "exp-7" / "2").exists()

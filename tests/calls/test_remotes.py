@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,46 @@ def test_a_damaged_file_is_named(remote: FileRemote, tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(InvalidRequest, match="damaged"):
             remote.fetch([commit])
+
+
+def test_a_damaged_name_is_named(remote: FileRemote, tmp_path: Path) -> None:
+    """As a damaged object is; a link is not followed, and nothing of what it leads to is said."""
+    commit = pushed(remote, "main", "text")
+    ref = tmp_path / "remote" / "refs" / "main" / "1"
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    for spoil in (
+        lambda: ref.write_bytes(b"zz"),
+        lambda: ref.write_bytes(b"\xff"),
+        lambda: ref.symlink_to(secret),
+        lambda: ref.symlink_to(tmp_path / "nowhere"),
+        lambda: os.mkfifo(ref),
+        ref.mkdir,
+    ):
+        ref.unlink()
+        spoil()
+        with pytest.raises(InvalidRequest) as caught:
+            remote.ref("main")
+        assert str(ref) in caught.value.message and "s3cret" not in f"{caught.value} {caught.value.detail}"
+    ref.rmdir()
+    (ref.parent / "²").write_text(commit.hex())
+    (ref.parent / "٣").write_text(commit.hex())
+    (ref.parent / "02").write_text(commit.hex())
+    assert remote.ref("main") is None
+    ref.write_text(commit.hex())
+    assert remote.ref("main") == (commit, 1)
+    path = tmp_path / "remote" / "objects" / commit.hex()[:2] / commit.hex()[2:]
+    content = path.read_bytes()
+    for spoil in (
+        lambda: path.write_bytes(b"\xff" + content),
+        lambda: path.write_bytes(b"[" * 100_000),
+        lambda: path.symlink_to(secret),
+    ):
+        path.unlink()
+        spoil()
+        with pytest.raises(InvalidRequest) as caught:
+            remote.fetch([commit])
+        assert "s3cret" not in f"{caught.value} {caught.value.detail}"
 
 
 @pytest.mark.parametrize(

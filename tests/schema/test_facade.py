@@ -182,3 +182,24 @@ def test_every_object_has_a_comment_and_a_path(facade: str, conn: Connection) ->
         "or p.prosecdef and not coalesce(p.proconfig @> '{\"search_path=pg_catalog, pg_temp\"}', false))"
     ).fetchall()
     assert bare == []
+
+
+def test_a_tick_of_an_sdk_alters_the_journal(conn: Connection, sdk: Connection) -> None:
+    """Where only SDKs work, their ticks make the partition of the next week and drop that of long ago."""
+    conn.execute(
+        "do $$ declare v_week integer := (select max(b.bucket) from durable._buckets b);"
+        " begin execute format('drop table durable._journal_%s', v_week);"
+        " delete from durable._buckets where bucket = v_week; end $$"
+    )
+    conn.execute("create table durable._journal_1 (like durable._journal including all)")
+    conn.execute("alter table durable._journal attach partition durable._journal_1 for values in (1)")
+    conn.execute("insert into durable._buckets (bucket) values (1)")
+    conn.execute("insert into durable._retention (due_at, subject) values (0, 'runs')")
+    weeks = "select bucket = 1, count(*) from durable._buckets group by 1 order by 1"
+    assert conn.execute(weeks.encode()).fetchall() == [(False, 4), (True, 1)]
+    for _ in range(20):
+        sdk.execute("select resonate.process_timeouts()")
+        conn.execute("update resonate._ticks set next_at = 0")
+        if conn.execute(weeks.encode()).fetchall() == [(False, 5)]:
+            return
+    raise AssertionError(conn.execute(weeks.encode()).fetchall())

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
+from pyengine.admin import migrate
 from tests.support.roles import who_works
 
 Connection = psycopg.Connection[TupleRow]
@@ -93,6 +94,73 @@ def test_a_tick_of_who_owns_nothing_drops_what_is_empty(conn: Connection, app: C
     conn.execute("insert into durable._retention (due_at, subject) values (0, 'runs')")
     app.execute("select durable.tick_v1(100)")
     assert partitions(conn) == before
+
+
+# every function with the rights of the owner, and what keeps others from them
+GUARDS = {
+    "durable._row_changed": "no execute",
+    "durable._create_partitions": "asks for the role",
+    "durable._drop_partition": "asks for the role",
+    **dict.fromkeys(
+        ("resonate.dequeue_execute", "resonate.dequeue_unblock", "resonate.get_schema_version"), "no execute"
+    ),
+    **dict.fromkeys(("resonate.process_timeouts", "resonate.invoke", "resonate.resonate_rpc"), "no execute"),
+    **dict.fromkeys(("resonate._announce_task", "resonate._announce_unblock"), "no execute"),
+}
+
+
+def test_who_may_use_the_rights_of_the_owner(conn: Connection, dsn: str) -> None:
+    """Each function that has them is known, and either nobody is given it or it asks who has called."""
+    migrate.set_facade(dsn, True)
+    found = conn.execute(
+        "select p.pronamespace::regnamespace || '.' || p.proname, p.prosrc,"
+        " exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a"
+        "         where a.grantee = 0 and a.privilege_type = 'EXECUTE')"
+        " from pg_proc p where p.prosecdef"
+        " and p.pronamespace in ('durable'::regnamespace, 'resonate'::regnamespace)"
+    ).fetchall()
+    assert {name for name, *_ in found} == set(GUARDS)
+    for name, source, for_all in found:
+        if GUARDS[name] == "no execute":
+            assert not for_all, name
+        else:
+            assert "if not durable._may_alter_journal() then" in source, name
+
+
+OLD_WEEK = """
+create table durable._journal_1 (like durable._journal including all);
+alter table durable._journal attach partition durable._journal_1 for values in (1);
+insert into durable._buckets (bucket) values (1)
+"""
+LOCKED = "select from pg_locks where relation = 'durable._journal'::regclass and mode = 'AccessExclusiveLock'"
+
+
+def test_a_role_that_uses_the_schema_only_alters_no_journal(conn: Connection, direct: str) -> None:
+    """It drops no partition and makes none, also under a role that it may take, and locks nothing; a session
+    that works under SET ROLE does."""
+    name = conn.info.dbname
+    conn.execute(OLD_WEEK.encode())
+    with who_works(conn) as worker:
+        conn.execute(
+            f"create role guest_{name} login; grant usage on schema durable to guest_{name}".encode()
+        )
+        conn.execute(f"create role both_{name} login in role {worker}, guest_{name}".encode())
+        try:
+            for user, role in ((f"guest_{name}", "none"), (f"both_{name}", f"guest_{name}")):
+                with psycopg.connect(direct, user=user) as guest:
+                    guest.execute(f"set role {role}".encode())
+                    assert guest.execute("select durable._drop_partition()").fetchone() == (None,)
+                    assert not conn.execute(LOCKED.encode()).fetchall()
+                    with pytest.raises(psycopg.Error) as caught:
+                        guest.execute("select durable._create_partitions()")
+                    assert caught.value.sqlstate == "WF011"
+            with psycopg.connect(direct, user=f"both_{name}") as both:
+                both.execute(f"set role {worker}".encode())
+                assert both.execute("select durable._drop_partition()").fetchone() == (True,)
+        finally:
+            conn.execute(
+                f"drop owned by guest_{name}, both_{name}; drop role guest_{name}, both_{name}".encode()
+            )
 
 
 @pytest.mark.parametrize("path", ["", "pg_temp", "pg_temp, durable, public"])

@@ -502,6 +502,11 @@ CATALOGUE = {
         select k.conrelid::regclass || ' ' || k.conname from pg_constraint k
         where k.connamespace = %(schema)s::regnamespace and k.contype <> 'n' and k.coninhcount = 0
           and k.conname ~ '_(check|pkey|key|fkey|excl)\\d*$'""",
+    "a publication of the schema lets the rows of each table be deleted": """
+        select c.oid::regclass::text from pg_class c
+        where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p')
+          and c.relreplident not in ('f', 'i')
+          and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)""",
     "base tables are private or described for people": """
         select c.oid::regclass::text from pg_class c
         where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p') and c.relname !~ '^_'
@@ -515,6 +520,7 @@ CATALOGUE = {
 BAD_CATALOGUE = """
 create schema lab;
 create table lab.boxes (id text primary key);
+create table lab.keyless (id text);
 create index by_id on lab.boxes (id, id);
 create domain lab.ms as bigint;
 create type lab.pair as (a text);

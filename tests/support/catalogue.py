@@ -17,7 +17,7 @@ with mine as (
 )
 select 'relation ' || c.relname,
   concat_ws(' | ', c.relkind, c.relpersistence, c.reloptions::text, pg_get_partkeydef(c.oid),
-    c.relrowsecurity::text, obj_description(c.oid, 'pg_class'),
+    c.relrowsecurity::text, c.relreplident::text, obj_description(c.oid, 'pg_class'),
     (select string_agg(a::text, ',' order by a::text) from unnest(c.relacl) a),
     case when c.relkind = 'v' then pg_get_viewdef(c.oid) end,
     case when c.relkind = 'i' then pg_get_indexdef(c.oid) end)

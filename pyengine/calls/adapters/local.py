@@ -20,6 +20,7 @@ import base64
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import signal
@@ -37,6 +38,7 @@ USAGE, DATA, CONFIGURATION = 64, 65, 78
 _FIRST_WAIT_S = 0.3
 _CANCEL_GRACE_S = 5.0
 _OUTPUT_LIMIT = 512 << 10
+_DEEPEST = 100
 _LOG_TAIL = 4 << 10
 _STORED_S = 7 * 86400.0
 
@@ -110,8 +112,8 @@ def _outcome(folder: Path) -> dict[str, Any]:
         return _error(f"the program printed {size} bytes, {_OUTPUT_LIMIT} are allowed; print a URI instead")
     output = json.loads((folder / "command").read_text())["output"]
     try:
-        value = _VALUES[output]((folder / "stdout").read_bytes().decode())
-    except ValueError as error:
+        value = _checked(_VALUES[output]((folder / "stdout").read_bytes().decode()))
+    except (ValueError, RecursionError) as error:
         return _error(f"the program printed no {output}: {error}")
     return {"status": "done", "outcome": "ok", "value": value}
 
@@ -242,12 +244,42 @@ def _text(printed: str) -> Any:
 
 
 def _json(printed: str) -> Any:
-    return _tagged(json.loads(printed, parse_constant=_refuse))
+    return _tagged(_read(printed))
+
+
+def _read(printed: str) -> Any:
+    """Return JSON of which no two readers make different values."""
+    return json.loads(printed, parse_constant=_refuse, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return made
+
+
+def _checked(value: Any, depth: int = 1) -> Any:
+    """Return a value that an answer may have in it; the rules are those of the contract."""
+    if isinstance(value, dict | list):
+        if depth == _DEEPEST:
+            raise ValueError(f"it is deeper than {_DEEPEST} levels, its types included")
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            _checked(part, depth + 1)
+    elif isinstance(value, str):
+        _string(value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is outside the range of f64")
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value} has more than 64 bits")
+    return value
 
 
 def _string(text: str) -> Any:
     if "\0" in text:
         raise ValueError("a text has no NUL")
+    # half of a character is an error here
+    text.encode()
     return {"string": text}
 
 
@@ -264,15 +296,13 @@ def _tagged(value: Any) -> Any:
     if isinstance(value, str):
         return _string(value)
     if isinstance(value, float):
-        return {"f64": repr(value)}
+        return {"f64": repr(_checked(value))}
     if isinstance(value, bool) or value is None:
         return {"null": None} if value is None else {"bool": value}
-    if not -(1 << 63) <= value < 1 << 63:
-        raise ValueError(f"{value} has more than 64 bits")
-    return {"i64": value}
+    return {"i64": _checked(value)}
 
 
-_VALUES: dict[str, Callable[[str], Any]] = {"text": _text, "json": _json, "tagged": json.loads}
+_VALUES: dict[str, Callable[[str], Any]] = {"text": _text, "json": _json, "tagged": _read}
 """Forms of stdout: the functions that make a tagged value of it."""
 
 

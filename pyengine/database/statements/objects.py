@@ -26,6 +26,6 @@ OPEN_HEAD = Procedure(
 )
 
 REF_READ = Procedure(
-    signature="(name) -> (commit, version), no row if there is none",
-    sql='select "commit", version from durable.refs where name = $1::text',
+    signature="(name) -> (kind, commit, version), no row if there is none",
+    sql='select kind, "commit", version from durable.refs where name = $1::text',
 )

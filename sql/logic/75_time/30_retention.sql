@@ -462,12 +462,24 @@ as $$
 $$;
 comment on function durable._is_empty_bucket(integer) is 'True if no journal of that week has a row any more.';
 
+create or replace function durable._may_alter_journal()
+returns boolean language sql stable
+as $$
+  select has_table_privilege(r.name, 'durable._journal', 'DELETE') or not has_schema_privilege(r.name, 'durable', 'USAGE')
+  from (select coalesce(nullif(current_setting('role'), 'none'), session_user) as name) r
+$$;
+comment on function durable._may_alter_journal() is
+  'Whether the session may have partitions made and dropped, asked where current_user is the owner of the schema: its role deletes journals, as workers do. A role that may not use the schema has come through a function of the owner, as SDKs do through their facade.';
+
 create or replace function durable._drop_partition()
 returns boolean language plpgsql volatile security definer
 as $$
 declare
   v_bucket integer;
 begin
+  if not durable._may_alter_journal() then
+    return null;
+  end if;
   foreach v_bucket in array coalesce(durable._old_buckets(durable._now_ms()), '{}') loop
     if durable._partition_of('durable._journal', v_bucket, true) is not null and durable._is_empty_bucket(v_bucket) then
       execute 'lock table only durable._journal, only durable._journal_values in access exclusive mode';
@@ -488,7 +500,7 @@ exception when lock_not_available or object_in_use or insufficient_privilege the
 end
 $$ set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' set jit = off set quote_all_identifiers = off;
 comment on function durable._drop_partition() is
-  'Drops the journal partitions of one old week if they have no rows, with the rights of the owner, because workers have none; so it takes nothing from its caller. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do the sessions behind it; then the drop is put off for a minute (null). The caller has no lock for which another session waits, so it is part of no circle.';
+  'Drops the journal partitions of one old week if they have no rows, with the rights of the owner, because workers have none; so it takes nothing from its caller. Its lock, ACCESS EXCLUSIVE on the journal, waits 50 ms at most, and so do the sessions behind it; then the drop is put off for a minute (null), and for a role that may not delete journals. The caller has no lock for which another session waits, so it is part of no circle.';
 
 create or replace function durable._sweep_runs(
   p_place jsonb, p_now bigint, out removed integer, out place jsonb, out due_in bigint)

@@ -136,6 +136,10 @@ declare
   v_made boolean;
   v_count integer := 0;
 begin
+  if not durable._may_alter_journal() then
+    perform durable._fail_forbidden('This role does not delete journals, so it makes no partitions of them.',
+                                    'grant delete on durable._journal to ...');
+  end if;
   for v_week in
     select w from generate_series(durable._week(durable._now_ms()), durable._week(durable._now_ms()) + 4) w
     where not exists (select from durable._buckets b where b.bucket = w)
@@ -156,7 +160,7 @@ begin
 end
 $$ set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' set jit = off set quote_all_identifiers = off;
 comment on function durable._create_partitions() is
-  'Creates the journal partitions of this week and the four after it. With the rights of the owner, because workers may not create tables; so it takes nothing from its caller, and names and values are numbers. They are attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it; a session that alters the journal at this moment is waited for 100 ms. A partition that was created from outside, under whatever name, is used as it is.';
+  'Creates the journal partitions of this week and the four after it. With the rights of the owner, because workers may not create tables; so it takes nothing from its caller, and names and values are numbers. WF011 for a role that may not delete journals. They are attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it; a session that alters the journal at this moment is waited for 100 ms. A partition that was created from outside, under whatever name, is used as it is.';
 
 create or replace function durable._ensure_partitions(p_now bigint)
 returns text language plpgsql volatile
