@@ -10,12 +10,15 @@ has no datum is refused, with its place, and nothing is pickled.
 
 A ``Datum`` is canonical: texts are in Unicode form NFC, zero has no sign, there is one NaN, members of sets
 and entries of maps are sorted by id. So equal ids mean equal values: ``1``, ``1.0`` and ``True`` are three.
+A part may be in a value many times, and is one ``Datum`` and one object. So a small value can mean more than
+there is memory for: what is unfolded is counted first.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import math
 import re
 import struct
@@ -31,6 +34,10 @@ __all__ = ["Datum", "Uri", "datum_of", "from_objects", "from_tagged", "to_tagged
 
 MAX_SCALAR_BYTES = 1 << 20
 MAX_DEPTH = 160
+# of what is read, as the database has them (sql/logic/85_calls/11_unfolded.sql)
+MAX_PARTS = 1_000_000
+MAX_BYTES = 1 << 26
+MAX_DEPTH_READ = 500
 _NAN = bytes.fromhex("7ff8000000000000")
 _EXACT = 1 << 53
 
@@ -72,16 +79,42 @@ class Datum:
         sub: its type: null, bool, i64, f64, bytes, string, uri, list, set or map.
         scalar: its bytes, if it has no parts.
         parts: members of a list, or of a set by id; keys and values of a map in turn, by the id of the key.
+
+    Attributes:
+        id: the hash of all of it.
+        count: how many parts it has, itself included, each as often as it is referred to.
+        size: how many bytes these have.
+        depth: how deep they are nested.
     """
 
     sub: str
     scalar: bytes | None = None
-    parts: tuple[Datum, ...] = ()
-    id: bytes = field(init=False, compare=True)
+    # two of one id have the same; to compare or to show them would unfold them
+    parts: tuple[Datum, ...] = field(default=(), compare=False, repr=False)
+    id: bytes = field(init=False)
+    count: int = field(init=False, compare=False)
+    size: int = field(init=False, compare=False)
+    depth: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         own = object_id("datum", self.sub, self.scalar, [part.id for part in self.parts])
         object.__setattr__(self, "id", own)
+        object.__setattr__(self, "count", 1 + sum(part.count for part in self.parts))
+        object.__setattr__(self, "size", len(self.scalar or b"") + sum(part.size for part in self.parts))
+        object.__setattr__(self, "depth", max((part.depth + 1 for part in self.parts), default=0))
+
+    def check(self, error: type[EncodeError | DecodeError]) -> None:
+        """Return if it can be unfolded.
+
+        Args:
+            error: what is raised if it has too many parts or bytes, or is nested too deeply.
+        """
+        if self.count > MAX_PARTS:
+            raise error(f"the value has more than {MAX_PARTS} parts", where="value")
+        if self.size > MAX_BYTES:
+            raise error(f"the texts and bytes of the value have more than {MAX_BYTES} bytes", where="value")
+        if self.depth > MAX_DEPTH_READ:
+            raise error(f"the value is nested deeper than {MAX_DEPTH_READ} levels", where="value")
 
     def objects(self) -> list[NewObject]:
         """Return the objects to put, each once, parts before what they are in."""
@@ -101,16 +134,26 @@ def datum_of(value: object) -> Datum:
     """Return the datum of a Python value.
 
     Raises:
-        EncodeError: a part has no datum; ``where`` is its place, as in ``value['rows'][3]``.
+        EncodeError: a part has no datum; ``where`` is its place, as in ``value['rows'][3]``. Or there
+            are too many.
         PayloadTooLarge: a text or bytes with more than 1 MiB.
     """
-    return _lower(value, "value", ())
+    datum = _lower(value, "value", (), {})
+    datum.check(EncodeError)
+    return datum
 
 
-def _lower(value: object, path: str, outer: tuple[int, ...]) -> Datum:
+def _lower(value: object, path: str, outer: tuple[int, ...], made: dict[int, Datum]) -> Datum:
+    """Lower a value, each object in it once."""
     scalar = _SCALARS.get(type(value))
     if scalar is not None:
         return scalar(value, path)
+    if id(value) not in made:
+        made[id(value)] = _lower_parts(value, path, outer, made)
+    return made[id(value)]
+
+
+def _lower_parts(value: object, path: str, outer: tuple[int, ...], made: dict[int, Datum]) -> Datum:
     if id(value) in outer:
         raise EncodeError("the value contains itself", where=path)
     if len(outer) >= MAX_DEPTH:
@@ -118,16 +161,21 @@ def _lower(value: object, path: str, outer: tuple[int, ...]) -> Datum:
     within = (*outer, id(value))
     if isinstance(value, dict):
         pairs = [
-            (_lower(key, f"{path}, key {key!r:.60}", within), _lower(entry, f"{path}[{key!r:.60}]", within))
+            (
+                _lower(key, f"{path}, key {key!r:.60}", within, made),
+                _lower(entry, f"{path}[{key!r:.60}]", within, made),
+            )
             for key, entry in value.items()
         ]
         return _map(pairs, path, EncodeError)
     if type(value) in (list, tuple):
         assert isinstance(value, list | tuple)
-        return Datum("list", None, tuple(_lower(one, f"{path}[{n}]", within) for n, one in enumerate(value)))
+        items = (_lower(one, f"{path}[{n}]", within, made) for n, one in enumerate(value))
+        return Datum("list", None, tuple(items))
     if type(value) in (set, frozenset):
         assert isinstance(value, set | frozenset)
-        return _set([_lower(one, f"{path}, member {one!r:.60}", within) for one in value], path, EncodeError)
+        members = [_lower(one, f"{path}, member {one!r:.60}", within, made) for one in value]
+        return _set(members, path, EncodeError)
     raise EncodeError(
         f"a {type(value).__module__}.{type(value).__qualname__} is no value of a call",
         where=path,
@@ -203,9 +251,12 @@ def value_of(datum: Datum) -> Any:
     frozensets.
 
     Raises:
-        DecodeError: Python cannot tell two keys or members apart, as 1 and True, or cannot hash one.
+        DecodeError: Python cannot tell two keys or members apart, as 1 and True, or cannot hash one. Or it
+            has too many parts, or is nested too deeply.
     """
-    return _raise(datum, "value", hashable=False)
+    datum.check(DecodeError)
+    with _within_the_stack(DecodeError):
+        return _raise(datum, "value", hashable=False)
 
 
 def _raise(datum: Datum, path: str, *, hashable: bool) -> Any:
@@ -250,13 +301,23 @@ def _python_scalar(datum: Datum) -> Any:
 
 
 def to_tagged(datum: Datum) -> dict[str, Any]:
-    """Return a datum as JSON with its types, as ``durable.datum_put`` takes it."""
+    """Return a datum as JSON with its types, as ``durable.datum_put`` takes it.
+
+    Raises:
+        EncodeError: it has too many parts, or is nested too deeply.
+    """
+    datum.check(EncodeError)
+    with _within_the_stack(EncodeError):
+        return _to_tagged(datum)
+
+
+def _to_tagged(datum: Datum) -> dict[str, Any]:
     parts = datum.parts
     if datum.sub == "map":
         pairs = zip(parts[::2], parts[1::2], strict=True)
-        return {"map": [[to_tagged(key), to_tagged(value)] for key, value in pairs]}
+        return {"map": [[_to_tagged(key), _to_tagged(value)] for key, value in pairs]}
     if datum.sub in ("list", "set"):
-        return {datum.sub: [to_tagged(part) for part in parts]}
+        return {datum.sub: [_to_tagged(part) for part in parts]}
     value = _python_scalar(datum)
     if isinstance(value, bytes):
         value = base64.b64encode(value).decode()
@@ -271,9 +332,11 @@ def from_tagged(tagged: object) -> Datum:
     """Return the datum of JSON with types.
 
     Raises:
-        DecodeError: it is not of this form; ``where`` is the place, as in ``$[0].value``.
+        DecodeError: it is not of this form; ``where`` is the place, as in ``$[0].value``. Or it is nested too
+            deeply.
     """
-    return _tagged(tagged, "$")
+    with _within_the_stack(DecodeError):
+        return _tagged(tagged, "$")
 
 
 def _tagged(tagged: object, path: str) -> Datum:
@@ -292,7 +355,7 @@ def _tagged(tagged: object, path: str) -> Datum:
         ]
         return _map(pairs, path, DecodeError)
     try:
-        return _lower(_read_scalar(sub, content), path, ())
+        return _lower(_read_scalar(sub, content), path, (), {})
     except (ValueError, OverflowError, binascii.Error, EncodeError) as error:
         raise DecodeError(f"{content!r:.60} is no {sub}", where=path, detail=str(error)) from None
 
@@ -330,17 +393,32 @@ def from_objects(id_: bytes, objects: Mapping[bytes, NewObject]) -> Datum:
     """Return the datum with this id from objects that were read.
 
     Raises:
-        DecodeError: a part is missing or no datum, or an id is not that of its content.
+        DecodeError: a part is missing or no datum, or an id is not that of its content. Or it has too many
+            parts, or is nested too deeply.
     """
-    found = objects.get(id_)
-    if found is None or found.kind != "datum":
-        raise DecodeError("the object is missing or no datum", where=id_.hex())
-    datum = Datum(found.sub, found.scalar, tuple(_parts(found, objects)))
-    if datum.id != id_:
-        raise DecodeError("the id is not that of its content", where=id_.hex())
+    with _within_the_stack(DecodeError):
+        datum = _from_objects(id_, objects, {})
+    datum.check(DecodeError)
     return datum
 
 
-def _parts(found: NewObject, objects: Mapping[bytes, NewObject]) -> Iterator[Datum]:
-    for ref in found.refs:
-        yield from_objects(ref, objects)
+def _from_objects(id_: bytes, objects: Mapping[bytes, NewObject], made: dict[bytes, Datum]) -> Datum:
+    """Read a datum, each object once."""
+    if id_ in made:
+        return made[id_]
+    found = objects.get(id_)
+    if found is None or found.kind != "datum":
+        raise DecodeError("the object is missing or no datum", where=id_.hex())
+    datum = Datum(found.sub, found.scalar, tuple(_from_objects(ref, objects, made) for ref in found.refs))
+    if datum.id != id_:
+        raise DecodeError("the id is not that of its content", where=id_.hex())
+    return made.setdefault(id_, datum)
+
+
+@contextlib.contextmanager
+def _within_the_stack(error: type[EncodeError | DecodeError]) -> Iterator[None]:
+    """Make an error of a value of what Python's stack is too small for."""
+    try:
+        yield
+    except RecursionError:
+        raise error("the value is nested deeper than Python can follow", where="value") from None

@@ -158,6 +158,7 @@ begin
   if exists (select from unnest(v_new) o where o.kind in ('exec', 'commit')) then
     perform durable._check_execs(v_new);
   end if;
+  perform durable._check_unfolded(v_new);
 end
 $$;
 comment on function durable._insert_objects(durable._object[], bytea[], integer, bigint) is
@@ -189,4 +190,4 @@ begin
 end
 $$;
 comment on function durable._put_objects(durable._object[]) is
-  'Puts objects, whole or not at all, and answers their ids in the order of the arguments. An object that is there already is left out. Call it before anything else of a transaction is locked. WF001 for a ref that is nowhere, WF004 for a content that is not lawful or an id that is not its own, WF015 for what was excised, 55P03 if another session has put one of them and does not commit within a second.';
+  'Puts objects, whole or not at all, and answers their ids in the order of the arguments. An object that is there already is left out. Call it before anything else of a transaction is locked. WF001 for a ref that is nowhere, WF004 for a content that is not lawful, an id that is not its own, or a value that is too much once it is unfolded, WF015 for what was excised, 55P03 if another session has put one of them and does not commit within a second.';

@@ -211,11 +211,83 @@ $$;
 comment on function durable.datum_put(jsonb) is
   'Puts a value that is written with its types: select durable.datum_put(''{"list": [{"i64": 1}, {"f64": "NaN"}, {"uri": "s3://a/b"}]}''). Texts are put in Unicode form NFC. WF004 and WF008 name the place of what is wrong, and nothing is put.';
 
+create or replace function durable._scalar_json(p_datum durable._objects)
+returns jsonb language sql immutable
+as $$
+  select jsonb_build_object(p_datum.sub, case
+    when p_datum.sub in ('list', 'set', 'map') then '[]'::jsonb
+    when p_datum.sub = 'bool' then to_jsonb(p_datum.scalar = E'\\x01')
+    when p_datum.sub = 'i64' then to_jsonb(('x' || encode(p_datum.scalar, 'hex'))::bit(64)::bigint)
+    when p_datum.sub = 'f64' then to_jsonb(durable._f64_text(p_datum.scalar))
+    when p_datum.sub = 'bytes' then to_jsonb(translate(encode(p_datum.scalar, 'base64'), E'\n', ''))
+    when p_datum.sub in ('string', 'uri') then to_jsonb(durable._text_of(p_datum.scalar)) end)
+$$;
+comment on function durable._scalar_json(durable._objects) is 'A datum without parts, with its type.';
+
+create or replace function durable._level_json(p_level bytea[], p_ids bytea[], p_values jsonb[])
+returns table (id bytea, value jsonb) language plpgsql stable
+as $$
+begin
+  return query
+    with part as materialized (
+      select o.id, o.sub, r.place, b.value
+      from unnest(p_level) l (id) join durable._objects o on o.id = any (array[l.id])
+      cross join lateral unnest(o.refs) with ordinality r (id, place)
+      join unnest(p_ids, p_values) b (id, value) on b.id = r.id
+    )
+    select p.id, jsonb_build_object(p.sub, jsonb_agg(p.value order by p.place))
+    from part p where p.sub <> 'map' group by p.id, p.sub
+    union all
+    select k.id, jsonb_build_object('map', jsonb_agg(jsonb_build_array(k.value, v.value) order by k.place))
+    from part k join part v on v.id = k.id and v.place = k.place + 1 where k.sub = 'map' and k.place % 2 = 1 group by k.id;
+end
+$$ set enable_nestloop = off set jit = off;
+comment on function durable._level_json(bytea[], bytea[], jsonb[]) is
+  'Datums with parts, with their types, out of their parts, which are made already. Without nested loops: the planner does not know how many there are.';
+
+create or replace function durable._unfold(p_id bytea)
+returns jsonb language plpgsql stable
+as $$
+declare
+  v_order bytea[];
+  v_levels integer[];
+  v_excised bytea;
+  v_ids bytea[];
+  v_values jsonb[];
+  v_level_ids bytea[];
+begin
+  with recursive reached (id, level) as (
+    select p_id, 0
+    union
+    select r.id, w.level + 1 from reached w
+    join durable._objects o on o.id = any (array[w.id]) cross join lateral unnest(o.refs) r (id)
+  )
+  select array_agg(x.id), array_agg(x.level) into v_order, v_levels
+  from (select w.id, max(w.level) as level from reached w group by w.id) x;
+  v_excised := (select o.id from unnest(v_order) i (id) join durable._objects o on o.id = any (array[i.id])
+                where o.excised_at is not null limit 1);
+  if v_excised is not null then
+    perform durable._fail_excised(v_excised);
+  end if;
+  select array_agg(o.id), array_agg(durable._scalar_json(o)) into v_ids, v_values
+  from unnest(v_order) i (id) join durable._objects o on o.id = any (array[i.id]) where o.refs = '{}';
+  -- a part is on a later level than all that it is in
+  for v_level in reverse (select max(l) from unnest(v_levels) l) - 1 .. 0 loop
+    v_level_ids := array(select x.id from unnest(v_order, v_levels) x (id, level) where x.level = v_level);
+    select v_ids || array_agg(m.id), v_values || array_agg(m.value) into v_ids, v_values
+    from durable._level_json(v_level_ids, v_ids, v_values) m;
+  end loop;
+  return v_values[cardinality(v_values)];
+end
+$$;
+comment on function durable._unfold(bytea) is 'A datum with parts, with its types, each part made once. WF015.';
+
 create or replace function durable._datum_json(p_id bytea)
 returns jsonb language plpgsql stable
 as $$
 declare
   v_one durable._objects;
+  v_flaw text;
 begin
   select * into v_one from durable._objects o where o.id = p_id;
   if v_one.id is null then
@@ -225,22 +297,17 @@ begin
   elsif v_one.kind <> 'datum' then
     perform durable._fail_invalid(format('Object %s is a %s and no datum.', durable._hex(p_id), v_one.kind));
   end if;
-  return jsonb_build_object(v_one.sub, case
-    when v_one.sub in ('list', 'set') then
-      (select coalesce(jsonb_agg(durable._datum_json(r.id) order by r.place), '[]')
-       from unnest(v_one.refs) with ordinality r (id, place))
-    when v_one.sub = 'map' then
-      (select coalesce(jsonb_agg(jsonb_build_array(durable._datum_json(v_one.refs[n]), durable._datum_json(v_one.refs[n + 1]))
-                                 order by n), '[]')
-       from generate_series(1, cardinality(v_one.refs), 2) n)
-    when v_one.sub = 'bool' then to_jsonb(v_one.scalar = E'\\x01')
-    when v_one.sub = 'i64' then to_jsonb(('x' || encode(v_one.scalar, 'hex'))::bit(64)::bigint)
-    when v_one.sub = 'f64' then to_jsonb(durable._f64_text(v_one.scalar))
-    when v_one.sub = 'bytes' then to_jsonb(translate(encode(v_one.scalar, 'base64'), E'\n', ''))
-    when v_one.sub in ('string', 'uri') then to_jsonb(durable._text_of(v_one.scalar)) end);
+  if v_one.refs = '{}' then
+    return durable._scalar_json(v_one);
+  end if;
+  v_flaw := durable._unfolded_flaw(p_id);
+  if v_flaw is not null then
+    perform durable._fail_unfolded(p_id, v_flaw);
+  end if;
+  return durable._unfold(p_id);
 end
 $$;
-comment on function durable._datum_json(bytea) is 'A value with its types. WF001, WF004, WF015.';
+comment on function durable._datum_json(bytea) is 'A value with its types. WF001, WF004 also for one that is too much once it is unfolded, WF015.';
 
 create or replace function durable.datum(id bytea)
 returns jsonb language plpgsql stable
@@ -250,7 +317,7 @@ begin
 end
 $$;
 comment on function durable.datum(bytea) is
-  'A value as durable.datum_put takes it. An i64 may be larger than 2^53, which some readers of JSON round. WF001, WF004 for an object that is no datum, WF015 if a part was excised.';
+  'A value as durable.datum_put takes it. An i64 may be larger than 2^53, which some readers of JSON round. WF001, WF004 for an object that is no datum or that has more than a million parts, 64 MiB or 500 levels once it is unfolded, WF015 if a part was excised.';
 
 create or replace function durable._plain_json(p_value jsonb)
 returns jsonb language plpgsql immutable

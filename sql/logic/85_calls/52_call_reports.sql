@@ -61,6 +61,7 @@ as $$
 declare
   v_object durable._objects;
   v_status text;
+  v_flaw text;
 begin
   select * into v_object from durable._objects o where o.id = p_dag;
   if not found then
@@ -69,8 +70,11 @@ begin
     return format('the result %s is no DAG, but a %s', encode(p_dag, 'hex'), v_object.kind);
   end if;
   v_status := durable.closure_status(p_dag);
+  -- puts refuse such a value, and earlier ones did not
+  v_flaw := durable._unfolded_flaw(durable._dag_datum(null, p_dag));
   return case when v_status = 'missing' then 'missing'
               when v_status <> 'ok' then format('the result %s is not whole: %s', encode(p_dag, 'hex'), v_status)
+              when v_flaw is not null then format('the result %s cannot be unfolded: %s', encode(p_dag, 'hex'), v_flaw)
               when durable._dag_datum(null, p_dag) is null
                    and not exists (select from durable._call_waiters w
                                    where w.execution_key = p_execution_key and durable._dag_datum(w.scope, p_dag) is not null)

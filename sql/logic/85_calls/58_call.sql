@@ -167,6 +167,8 @@ create or replace function durable._value_answer(p_answer jsonb, p_scope text)
 returns jsonb language plpgsql volatile
 as $$
 declare
+  v_dag bytea := durable._unhex(p_answer ->> 'dag');
+  v_datum bytea;
   v_value jsonb;
 begin
   if p_answer ->> 'at' = 'aborted' then
@@ -174,7 +176,11 @@ begin
   elsif p_answer ->> 'status' is null then
     return p_answer;
   end if;
-  v_value := durable.dag_value(durable._unhex(p_answer ->> 'dag'), p_scope);
+  v_datum := durable._dag_datum(p_scope, v_dag);
+  if p_answer ->> 'status' = 'ok' and v_datum is not null and durable._is_long(v_datum) then
+    return p_answer;
+  end if;
+  v_value := case when v_datum is null then durable.dag_value(v_dag, p_scope) else durable._datum_json(v_datum) end;
   if p_answer ->> 'status' = 'error' then
     return p_answer || jsonb_build_object('failure', v_value);
   end if;

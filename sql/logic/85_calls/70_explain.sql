@@ -116,27 +116,41 @@ as $$
 $$;
 comment on function durable._datum_members(durable._objects) is 'Members of a list or map by their place in it.';
 
+create or replace function durable._datum_pairs(p_one bytea, p_other bytea)
+returns table (path text, one bytea, other bytea) language plpgsql stable
+as $$
+declare
+  v_paths text[] := '{""}';
+  v_ones bytea[] := array[p_one];
+  v_others bytea[] := array[p_other];
+begin
+  for v_depth in 0..100 loop
+    return query
+      select x.path, x.one, x.other from unnest(v_paths, v_ones, v_others) x (path, one, other)
+      left join durable._objects a on a.id = any (array[x.one]) left join durable._objects b on b.id = any (array[x.other])
+      where a.sub is distinct from b.sub or a.sub not in ('list', 'map');
+    -- two lists may have the same two parts at many places, and so on within them: one place is enough
+    select array_agg(p.path || m.step), array_agg(m.one), array_agg(m.other) into v_paths, v_ones, v_others
+    from (select distinct on (x.one, x.other) x.path, row(a.*)::durable._objects as a, row(b.*)::durable._objects as b
+          from unnest(v_paths, v_ones, v_others) x (path, one, other)
+          join durable._objects a on a.id = any (array[x.one]) and a.sub in ('list', 'map')
+          join durable._objects b on b.id = any (array[x.other]) and b.sub = a.sub
+          order by x.one, x.other, x.path) p
+    cross join lateral (
+      select step, y.id as one, z.id as other
+      from durable._datum_members(p.a) y full join durable._datum_members(p.b) z using (step)) m
+    where m.one is distinct from m.other;
+    exit when v_paths is null;
+  end loop;
+end
+$$;
+comment on function durable._datum_pairs(bytea, bytea) is 'Parts of two values that differ and are not both lists or both maps, 100 levels deep.';
+
 create or replace function durable._datum_differences(p_one bytea, p_other bytea)
 returns table (path text, one bytea, other bytea) language sql stable
-as $$
-  with recursive pair (path, one, other, depth) as (
-    select '', p_one, p_other, 0
-    union all
-    select p.path || m.step, m.one, m.other, p.depth + 1 from pair p
-    join durable._objects a on a.id = any (array[p.one]) and a.sub in ('list', 'map')
-    join durable._objects b on b.id = any (array[p.other]) and b.sub = a.sub
-    cross join lateral (
-      select step, x.id as one, y.id as other
-      from durable._datum_members(a) x full join durable._datum_members(b) y using (step)) m
-    where m.one is distinct from m.other and p.depth < 100
-  )
-  select p.path, p.one, p.other from pair p
-  left join durable._objects a on a.id = any (array[p.one])
-  left join durable._objects b on b.id = any (array[p.other])
-  where a.sub is distinct from b.sub or a.sub not in ('list', 'map')
-  order by p.path limit 20
-$$;
-comment on function durable._datum_differences(bytea, bytea) is 'Where two values differ, down to the datum: 20 places at most.';
+as $$ select p.path, p.one, p.other from durable._datum_pairs(p_one, p_other) p order by p.path limit 20 $$;
+comment on function durable._datum_differences(bytea, bytea) is
+  'Where two values differ, down to the datum: 20 places at most. Of equal pairs of lists or maps the first place.';
 
 create or replace function durable._nearest_call(p_call durable._call)
 returns durable._calls language sql stable
@@ -163,8 +177,11 @@ returns jsonb language plpgsql stable
 as $$
 begin
   return case when exists (select from durable._objects o where o.id = p_id) then durable.datum(p_id) end;
-exception when sqlstate 'WF015' then
-  return '"excised"';
+exception
+  when sqlstate 'WF015' then
+    return '"excised"';
+  when sqlstate 'WF004' then
+    return '"too large"';
 end
 $$;
 comment on function durable._datum_if_there(bytea) is 'A value with its types; null where there is none, for a place that only one of two values has.';
