@@ -39,9 +39,9 @@ from pyengine.definitions.retry import Duration, Retry
 from pyengine.definitions.signals import Signal
 from pyengine.development import DevelopmentChecks, check_finished, observing
 from pyengine.errors import EngineError, InvalidRequest, RunFailed
-from pyengine.foreground import ServingProcess, runner, serve
+from pyengine.foreground import ServingProcess, grace_seconds, runner, serve
 from pyengine.live_bar import following
-from pyengine.worker.worker import Worker
+from pyengine.worker.worker import GRACE_S, Worker
 
 __all__ = ["App"]
 
@@ -314,7 +314,8 @@ class App(AppCalls, AppSchedules, Starts):
             # runs free their objects by themselves; frequent collections took a fifth of the time
             at_end.callback(gc.set_threshold, *gc.get_threshold())
             gc.set_threshold(50_000, 20, 50)
-            process.run(serve(lambda: self.worker(**options), wait=wait))
+            grace_s = grace_seconds(options.get("grace", GRACE_S))
+            process.run(serve(lambda: self.worker(**options), wait=wait, grace_s=grace_s))
 
     @contextlib.asynccontextmanager
     async def worker(
@@ -324,6 +325,7 @@ class App(AppCalls, AppSchedules, Starts):
         concurrency: int | None = None,
         step_concurrency: int = 1000,
         threads: int = 16,
+        grace: Duration = GRACE_S,
         adapters: Sequence[str] | Programs = (),
         dev: bool = False,
     ) -> AsyncIterator[Worker]:
@@ -334,6 +336,8 @@ class App(AppCalls, AppSchedules, Starts):
             concurrency: runs at a time; None means the setting max_in_flight of the database.
             step_concurrency: async steps at a time.
             threads: sync steps at a time.
+            grace: how long its stop waits for steps that must not be cut off (`on_interrupt="fail"`), and for
+                those that clean up after they were cancelled; all other work is given back at once.
             adapters: adapters to serve too: `name`, a program on the PATH, or `name=/path/to/program`.
             dev: replay each run whenever it suspends or ends, and log what a replay cannot repeat; slow.
 
@@ -347,6 +351,7 @@ class App(AppCalls, AppSchedules, Starts):
             "concurrency": concurrency,
             "step_concurrency": step_concurrency,
             "threads": threads,
+            "grace_s": grace_seconds(grace),
         }
         async with contextlib.AsyncExitStack() as block:
             place = await block.enter_async_context(self._place())
@@ -436,9 +441,13 @@ class App(AppCalls, AppSchedules, Starts):
             Worker(
                 self.registry, place.database, listener=place.listener, dependencies=opened, **options
             ) as worker,
-            self._serving_calls(place.database, place.listener, options.get("threads"), programs),
+            self._serving_calls(place.database, place.listener, options.get("threads"), programs) as calls,
         ):
-            yield worker
+            try:
+                yield worker
+            finally:
+                # none of them waits for what the other has to wait for
+                await asyncio.gather(worker.stop(), *(one.stop() for one in calls))
 
 
 class _StepDecorator(Protocol):

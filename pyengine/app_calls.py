@@ -21,7 +21,7 @@ from pyengine.definitions.registry import refuse_second
 from pyengine.definitions.retry import Duration, optional_limit
 
 if TYPE_CHECKING:
-    from pyengine.calls.adapter_worker import Executor
+    from pyengine.calls.adapter_worker import AdapterWorker, Executor
     from pyengine.calls.exchange import Remote
     from pyengine.calls.functions import Executable, Memo
     from pyengine.calls.scope import Index
@@ -79,11 +79,11 @@ class AppCalls(ABC):
     @contextlib.asynccontextmanager
     async def _serving_calls(
         self, database: Database, listener: Listener, threads: int | None, programs: Programs | None = None
-    ) -> AsyncIterator[None]:
-        """Serve the memo functions and programs, if there are any."""
+    ) -> AsyncIterator[Sequence[AdapterWorker]]:
+        """Serve the memo functions and programs, if there are any; the block gets what does it."""
         given = programs or Programs()
         if not self.memos and not given.adapters:
-            yield
+            yield ()
             return
         from pyengine.calls.adapter_worker import AdapterWorker
         from pyengine.calls.memo_runner import MemoRunner
@@ -98,8 +98,8 @@ class AppCalls(ABC):
             inline_inputs=given.inline_inputs,
             grace_s=0.0,
             listener=listener,
-        ):
-            yield
+        ) as worker:
+            yield (worker,)
 
     @overload
     def memo(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Memo[P, R]: ...

@@ -21,25 +21,33 @@ from typing import Any, Protocol, Self, TypeVar
 
 from pyengine import clock
 from pyengine.database.connection import backoff_s
+from pyengine.definitions.retry import Duration, parse_duration
 from pyengine.errors import Unavailable
 from pyengine.stop_signals import StopSignals, end_process
+from pyengine.worker.worker import GRACE_S
 
-__all__ = ["GRACE_S", "ServingProcess", "Worker", "runner", "serve"]
+__all__ = ["ServingProcess", "Worker", "grace_seconds", "runner", "serve"]
 
 logger = logging.getLogger("pyengine.app")
 
 T = TypeVar("T")
 
-GRACE_S = 10.0
-"""How long steps that end by themselves may take for that when their worker stops, in seconds."""
-
 _LOG_EVERY = 20
 _START_ENDS_S = 1.0
 _BEGUN_NOTHING_S = 1.5
 # beyond the grace, for the last statements
-_GOODBYE_S = 5.0
+_GOODBYE_S = 8.0
 _TASKS_END_S = 1.0
 _THREADS_END_S = 1.0
+
+
+def grace_seconds(grace: Duration) -> float:
+    """Return the grace of a stop in seconds.
+
+    Raises:
+        InvalidRequest: it is no duration.
+    """
+    return parse_duration(grace, what="grace") / 1000
 
 
 class Worker(Protocol):

@@ -33,13 +33,14 @@ from pyengine.process import Process
 from pyengine.worker.blocked_runs import BlockedRuns
 from pyengine.worker.lease_heartbeat import about_process, hello_when_adopted, send_hello
 from pyengine.worker.ticker import TickAnswer, Ticker
+from pyengine.worker.worker import GRACE_S
 
 __all__ = ["AdapterWorker", "Executor"]
 
 logger = logging.getLogger("pyengine.adapters")
 
 _POLL_LONGEST_S = 1.0
-_STOP_GRACE_S = 10.0
+_CANCELLED_S = 5.0
 _GOODBYE_S = 3.0
 _CONNECTIONS = 4
 
@@ -92,7 +93,7 @@ class AdapterWorker(Process):
         *,
         max_polls: int = 16,
         inline_inputs: bool = False,
-        grace_s: float = _STOP_GRACE_S,
+        grace_s: float = GRACE_S,
         listener: Listener | None = None,
     ) -> None:
         if max_polls < 1:
@@ -176,7 +177,10 @@ class AdapterWorker(Process):
         left = list(self._running.items())
         for task, _ in left:
             task.cancel()
-        await asyncio.gather(*(task for task, _ in left), return_exceptions=True)
+        if left:
+            await clock.wait([task for task, _ in left], _CANCELLED_S)
+        for leased in (leased for task, leased in left if not task.done()):
+            logger.warning("attempt %s does not end, it is given back", leased.key)
         try:
             async with clock.timeout(_GOODBYE_S):
                 for _, leased in left:

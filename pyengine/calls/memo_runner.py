@@ -9,12 +9,10 @@ under which a memo is served.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import time
 import traceback
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -26,6 +24,7 @@ from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.calls import INPUTS
 from pyengine.errors import DecodeError, EngineError, InvalidRequest, Unavailable
+from pyengine.thread_pool import ThreadPool
 
 __all__ = ["MemoRunner"]
 
@@ -47,7 +46,8 @@ class MemoRunner:
         self.adapters = tuple(memo.served_as for memo in memos.values())
         self._pool = ConnectionPool(database, "memos", _CONNECTIONS)
         self._memos = {memo.function: memo for memo in memos.values()}
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="memo")
+        self._size = threads
+        self._threads: ThreadPool | None = None
 
     async def execute(self, adapter: str, request: Request) -> Executed:
         """Run a function once.
@@ -63,7 +63,8 @@ class MemoRunner:
 
     async def close(self) -> None:
         """Let go of the threads; a function that runs in one goes on to its end and is not reported."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.close()
         await self._pool.close()
 
     async def _answer(self, request: Request) -> Answer:
@@ -93,8 +94,25 @@ class MemoRunner:
     async def _run(self, memo: Memo[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if memo.is_async:
             return await memo.fn(*args, **kwargs)
-        body = functools.partial(contextvars.copy_context().run, memo.fn, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, body)
+        loop = asyncio.get_running_loop()
+        if self._threads is None:
+            self._threads = ThreadPool(loop, self._size)
+        ended: asyncio.Future[Any] = loop.create_future()
+
+        def done(value: Any, error: BaseException | None) -> None:
+            if ended.done():
+                return
+            if error is not None:
+                ended.set_exception(error)
+            else:
+                ended.set_result(value)
+
+        job = self._threads.submit(functools.partial(memo.fn, *args, **kwargs), done)
+        try:
+            return await ended
+        except asyncio.CancelledError:
+            self._threads.leave_behind(job)
+            raise
 
 
 def _error_document(error: BaseException) -> dict[str, Any]:

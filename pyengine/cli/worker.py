@@ -25,6 +25,10 @@ from pyengine.errors import EngineError, InvalidRequest, NotFound
 if TYPE_CHECKING:
     from pyengine.app import App
 
+_GRACE = typer.Option(
+    "--grace", metavar="SECONDS", min=0.0, help="At the end, for steps that must not be cut off."
+)
+
 __all__ = ["add_to", "load", "set_database"]
 
 
@@ -48,6 +52,7 @@ def worker(
         int | None, typer.Option("--concurrency", "-c", min=1, help="Runs at a time.")
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Sync steps at a time.")] = 16,
+    grace: Annotated[float, _GRACE] = 10.0,
     adapter: Annotated[list[str] | None, AdapterNames] = None,
     listen_url: ListenUrl = None,
     no_wait: Annotated[
@@ -82,6 +87,7 @@ def worker(
             queues=queues,
             concurrency=concurrency,
             threads=threads,
+            grace=grace,
             adapters=serving.programs(adapter or []),
             wait=not no_wait,
             dev=dev,

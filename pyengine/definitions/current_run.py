@@ -68,9 +68,11 @@ class StepToken(msgspec.Struct, eq=False, kw_only=True):
 
     Args:
         cancelled: set once, in the worker's thread.
+        looked: the step asks for it: a thread that does may end in an orderly way.
     """
 
     cancelled: bool = False
+    looked: bool = False
 
 
 class StepReporter(Protocol):
@@ -98,6 +100,7 @@ class StepInfo(msgspec.Struct, frozen=True):
         cancelled or has ended, its lease was lost, the worker stops. A plain `def` step cannot be stopped
         from outside; a long one checks this and returns.
         """
+        self.token.looked = True
         return self.token.cancelled
 
     @property

@@ -28,6 +28,7 @@ __all__ = [
     "AttemptRunsLong",
     "AttemptStale",
     "Closed",
+    "Draining",
     "Event",
     "JournalFetched",
     "JournalWritten",
@@ -259,7 +260,17 @@ class LeasesLost(_Record):
 
 
 class Stopping(_Record):
-    """The worker stops: attempts are cancelled and nothing starts any more."""
+    """The worker stops: attempts are cancelled and nothing starts any more; if it drains, an attempt that
+    must not be cut off goes on.
+    """
+
+    drains: bool = False
+
+
+class Draining(_Record):
+    """Runs of which nothing is under way here are forgotten, to be given back; not those of these numbers."""
+
+    keeps: set[int]
 
 
 class Closed(_Record):
@@ -288,5 +299,6 @@ Event: TypeAlias = (
     | TransactionFailed
     | LeasesLost
     | Stopping
+    | Draining
     | Closed
 )

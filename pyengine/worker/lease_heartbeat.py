@@ -48,7 +48,7 @@ ADOPTION_RETRY_S = 2.0
 _PRESENCE_RETRY_S = 0.2
 _PRESENCE_SELDOM_S = 30.0
 _VAIN_DECLARATIONS = 10
-_STOP_WITHIN_S = 5.0
+_STOP_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,19 +156,21 @@ class Heartbeat:
 
     def start(self) -> None:
         """Start the thread."""
+        self._workers_loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
         self._thread.start()
         self._ready.wait()
 
-    def stop(self) -> None:
-        """End the thread; blocks until it has ended, or for a while."""
+    async def stop(self) -> None:
+        """End the thread; wait until it has ended, or for a while."""
         loop, stop = self._loop, self._stop
         if loop is None or stop is None:
             return
-        try:
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
             loop.call_soon_threadsafe(stop.set)
-        except RuntimeError:
-            return  # it has ended by itself
-        self._thread.join(_STOP_WITHIN_S)
+        with contextlib.suppress(TimeoutError):
+            async with clock.timeout(_STOP_WITHIN_S):
+                await self._ended.wait()
 
     def _run(self) -> None:
         try:
@@ -177,6 +179,8 @@ class Heartbeat:
             self._vitals.failed(error)
         finally:
             self._ready.set()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._workers_loop.call_soon_threadsafe(self._ended.set)
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -72,6 +72,11 @@ class _Error(msgspec.Struct):
     message: str = ""
 
 
+def _must_end(call: StepCall) -> bool:
+    """Whether an attempt is not made again if it is cut off."""
+    return call.step.on_interrupt == "fail"
+
+
 class RunDriver:
     """Advances live runs.
 
@@ -87,6 +92,7 @@ class RunDriver:
         effects: what is to be done, by the event that is being applied.
         dirty: runs with something to report, each once, in the order in which they got it.
         stopping: nothing starts any more.
+        draining: but what the journal says to have begun, and must not be cut off.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class RunDriver:
         self.ending_steps = EndingSteps()
         self.effects: list[Effect] = []
         self.dirty: deque[LeasedRun] = deque()
-        self.stopping = False
+        self.stopping = self.draining = False
 
     def advance(self, run: LeasedRun, live: Live) -> None:
         """Advance a coroutine by what was loaded, and take over the result."""
@@ -189,7 +195,7 @@ class RunDriver:
     def start(self, run: LeasedRun, live: Live, call: StepCall) -> None:
         """Start an attempt, or refuse to, according to the definition of its step."""
         step = call.step
-        if self.stopping:
+        if self.stopping and not (self.draining and call.begun and _must_end(call)):
             return
         if call.interrupted and step.on_interrupt == "fail":
             error = StepInterrupted(
@@ -282,6 +288,36 @@ class RunDriver:
         if isinstance(live, Live) and live.transaction is not None:
             live.transaction = live.asked = None
             self.effects.append(RollBack(run))
+
+    def stop(self, run: LeasedRun, *, drains: bool) -> None:
+        """Begin nothing more, and cancel what has begun.
+
+        Args:
+            run: the run.
+            drains: leave alone the steps that must not be cut off.
+        """
+        attempts = run.phase.attempts
+        drained = {
+            child: attempt
+            for child, attempt in attempts.items()
+            if drains and attempt.started_s and _must_end(attempt.call)
+        }
+        for child in drained:
+            del attempts[child]
+        self.cancel_all(attempts)
+        attempts.update(drained)
+        self.roll_back(run)
+        live = run.phase
+        if isinstance(live, Live):
+            live.scheduled_retries.clear()
+            live.exhausted.clear()
+            waiting = {
+                child for child, call in live.attempts_after_record.items() if call.begun and _must_end(call)
+            }
+            unsent = {one.child for one in live.outcomes if one.begun} & waiting
+            live.outcomes = [one for one in live.outcomes if one.child not in unsent]
+            for child in set(live.attempts_after_record) - (waiting - unsent if drains else set()):
+                del live.attempts_after_record[child]
 
     # -- progress
 

@@ -103,6 +103,7 @@ class RunManager:
             on.TransactionFailed: self._transaction_failed,
             on.LeasesLost: self._leases_lost,
             on.Stopping: self._stop,
+            on.Draining: self._drain,
             on.Closed: self._close,
         }
 
@@ -475,14 +476,14 @@ class RunManager:
                 self._lose(run)
 
     def _stop(self, event: on.Stopping) -> None:
-        self._driver.stopping = True
+        self._driver.stopping, self._driver.draining = True, event.drains
         for run in self.leased.values():
-            self._driver.cancel_all(run.phase.attempts)
-            self._driver.roll_back(run)
-            if isinstance(run.phase, Live):
-                run.phase.scheduled_retries.clear()
-                run.phase.attempts_after_record.clear()
-                run.phase.exhausted.clear()
+            self._driver.stop(run, drains=event.drains)
+
+    def _drain(self, event: on.Draining) -> None:
+        for run in tuple(self.leased.values()):
+            if run.execution not in event.keeps and not (run.phase.attempts or run.queued or run.report):
+                self._drop(run)
 
     def _close(self, event: on.Closed) -> None:
         for run in (*self.leased.values(), *self.warm.values()):

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
-import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from pyengine import clock
 from pyengine.definitions.current_run import StepInfo, current_step
@@ -30,20 +28,21 @@ from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
 from pyengine.protocol.commands import StepOutcome
 from pyengine.protocol.progress import ProgressReport
+from pyengine.protocol.turn import Lease
 from pyengine.replay.advance import StepCall
+from pyengine.thread_pool import Job, ThreadPool
 from pyengine.values.codec import Codec
 from pyengine.worker.attempts import Attempt, policy_of, step_outcome
+from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import CancelAttempt, StartAttempt
-from pyengine.worker.events import AttemptEnded, Event, StepProgressed
+from pyengine.worker.events import AttemptDeferred, AttemptEnded, Event, StepProgressed
 from pyengine.worker.run_state import LeasedRun
 
-__all__ = ["UNWIND_S", "StepRunner", "ThreadPool", "too_long"]
+__all__ = ["UNWIND_S", "StepRunner", "renewable", "too_long"]
 
 logger = logging.getLogger("pyengine.steps")
 
 _EAGER = sys.version_info >= (3, 12)
-_Job: TypeAlias = tuple[contextvars.Context, Callable[[], Any], Callable[[Any, BaseException | None], None]]
-_THREAD_AGAIN_S = 1.0
 _PROGRESS_PAUSE_S = 0.1
 UNWIND_S = 5.0
 """How long an async body may take to end after it was cancelled, in seconds."""
@@ -55,6 +54,21 @@ def too_long(call: StepCall) -> StepTimeout:
     return StepTimeout(
         f"step {call.name} took longer than {timeout_ms / 1000:g} s", step=call.name, timeout_ms=timeout_ms
     )
+
+
+def renewable(runs: Iterable[LeasedRun]) -> list[Lease]:
+    """Return the leases to renew: not those of runs whose steps do not end at their timeout."""
+    late_s = clock.monotonic() - 2 * UNWIND_S
+    leases = []
+    for run in runs:
+        overdue = any(
+            attempt.started_s and attempt.started_s + attempt.call.step.timeout_ms / 1000 < late_s
+            for attempt in run.phase.attempts.copy().values()
+            if attempt.call.step.timeout_ms is not None
+        )
+        if not overdue:
+            leases.append(run.lease)
+    return leases
 
 
 class StepRunner:
@@ -69,6 +83,7 @@ class StepRunner:
         post: takes the events.
         failed: called with an error of our own.
         in_sql: executes an attempt of a step in SQL, which records itself, and returns the event.
+        slots: reduced when no thread is left.
     """
 
     def __init__(
@@ -82,6 +97,7 @@ class StepRunner:
         post: Callable[[Event], None],
         failed: Callable[[BaseException], None],
         in_sql: Callable[[LeasedRun, Attempt], Awaitable[Event | None]],
+        slots: Capacity,
     ) -> None:
         self._loop = loop
         self._codec = codec
@@ -92,16 +108,22 @@ class StepRunner:
         self._post = post
         self._progress = StepProgress(loop, codec, post)
         self._in_sql = in_sql
+        self._slots = slots
         self._active = 0
         self._filling = False
         self._waiting: deque[StartAttempt] = deque()
-        self._unwinding: set[asyncio.Task[None]] = set()
+        # in threads: those that wait and run, and those that are cancelled and run
+        self._jobs: dict[Attempt, tuple[LeasedRun, Job]] = {}
+        self._unwinding: dict[Attempt, Job | asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
 
     def start(self, effect: StartAttempt) -> None:
         """Execute an attempt, at once or as soon as there is room."""
         attempt = effect.attempt
         if not attempt.call.step.is_async:
-            self._pool.submit(partial(self._thread_body, attempt), partial(self._thread_done, attempt))
+            job = self._pool.submit(partial(self._thread_body, attempt), partial(self._thread_done, attempt))
+            self._jobs[attempt] = effect.run, job
+            self._defer_if_exhausted()
         elif self._active < self._concurrency:
             self.start_task(effect)
         else:
@@ -117,17 +139,31 @@ class StepRunner:
         task = attempt.task
         # a task that has not begun finds out by itself
         if task is not None and attempt.started_s and not task.done():
-            self._unwinding.add(task)
-            task.add_done_callback(self._unwinding.discard)
+            self._unwinding[attempt] = task
+            task.add_done_callback(lambda _: self._unwound(attempt))
             task.cancel()
+        elif task is None and attempt in self._jobs:
+            self._unwinding[attempt] = self._jobs[attempt][1]
+            clock.call_later(UNWIND_S, self._leave_behind, attempt)
 
-    async def unwound(self) -> None:
-        """Wait until cancelled bodies have ended, within bounds."""
-        pending = {task for task in self._unwinding if not task.done()}
-        if pending:
-            await clock.wait(pending, UNWIND_S)
-        for task in (task for task in pending if not task.done()):
-            logger.warning("a cancelled step does not end: %s", task.get_coro())
+    def unwinding(self) -> set[int]:
+        """Return the runs of which cancelled bodies still run, and can know of it: they may clean up."""
+        return {
+            attempt.execution
+            for attempt, work in self._unwinding.items()
+            if isinstance(work, asyncio.Task) or (work.running and attempt.token.looked)
+        }
+
+    async def changed(self, within_s: float) -> None:
+        """Wait until a body has ended, or for so long."""
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with clock.timeout(within_s):
+                await self._changed.wait()
+
+    def _unwound(self, attempt: Attempt) -> None:
+        self._unwinding.pop(attempt, None)
+        self._changed.set()
 
     def close(self) -> None:
         """Let the threads end that are not busy."""
@@ -221,6 +257,8 @@ class StepRunner:
         return call.step.fn(*call.args, **call.kwargs)
 
     def _thread_done(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
+        self._jobs.pop(attempt, None)
+        self._unwound(attempt)
         try:
             if error is None:
                 self._succeed(attempt, value)
@@ -228,6 +266,22 @@ class StepRunner:
                 self._fail(attempt, error)
         except Exception as ours:  # boundary: a fault of ours must not leave the run waiting for ever
             self._failed(ours)
+
+    def _leave_behind(self, attempt: Attempt) -> None:
+        """A thread does not come back when it should: it is not counted on any more."""
+        if attempt in self._jobs:
+            self._pool.leave_behind(self._jobs[attempt][1])
+            self._defer_if_exhausted()
+
+    def _defer_if_exhausted(self) -> None:
+        """Give back the runs whose attempts no thread will ever begin here; other workers may have some."""
+        if not self._pool.exhausted:
+            return
+        for attempt, (run, job) in tuple(self._jobs.items()):
+            if not job.running and attempt.wanted and run.waits_only_for(attempt):
+                attempt.wanted = False
+                self._slots.too_many("all threads of steps are left behind by steps that do not end")
+                self._post(AttemptDeferred(attempt))
 
     # -- time
 
@@ -249,6 +303,7 @@ class StepRunner:
                 attempt.run_id,
             )
             attempt.token.cancelled = True
+            self._leave_behind(attempt)
             self._fail(attempt, too_long(attempt.call))
             return
         attempt.timed_out = attempt.token.cancelled = True
@@ -363,73 +418,3 @@ class StepProgress:
         with self._lock:
             self._scheduled = False
         self.flush()
-
-
-class ThreadPool:
-    """Runs plain functions in daemon threads, which are made when they are needed. The standard pool will not
-    do, because the interpreter waits for its threads at exit: a step that hangs would keep a worker from
-    stopping. These threads are left behind.
-
-    Args:
-        loop: gets the outcomes.
-        size: number of threads, at most.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
-        self._loop = loop
-        self._size = size
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads = 0
-        self._busy = 0
-        self._again: clock.Timer | None = None
-
-    def submit(self, body: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        """Call `body` in a thread, in a copy of the present context, then `done` in the loop's thread with
-        (value, None) or (None, error).
-        """
-        self._busy += 1
-        self._jobs.put((contextvars.copy_context(), body, done))
-        self._grow()
-
-    def _grow(self) -> None:
-        """Start threads for jobs that wait; later, if the system has none to give."""
-        while self._again is None and self._threads < min(self._busy, self._size):
-            name = f"pyengine-step-{self._threads + 1}"
-            try:
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
-            except RuntimeError as error:
-                logger.warning("no thread for a step, which waits: %s", error)
-                self._again = clock.call_later(_THREAD_AGAIN_S, self._grow_again)
-            else:
-                self._threads += 1
-
-    def _grow_again(self) -> None:
-        self._again = None
-        self._grow()
-
-    def close(self) -> None:
-        """Let idle threads end; those that are busy end when they come back."""
-        if self._again is not None:
-            self._again.cancel()
-        for _ in range(self._threads):
-            self._jobs.put(None)
-
-    def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            context, body, done = job
-            value, error = None, None
-            try:
-                value = context.run(body)
-            except BaseException as raised:  # boundary to user code: whatever a step raises is its outcome
-                error = raised
-            try:
-                self._loop.call_soon_threadsafe(self._finish, done, value, error)
-            except RuntimeError:
-                return  # the loop is closed
-            del job, context, body, done, value, error
-
-    def _finish(
-        self, done: Callable[[Any, BaseException | None], None], value: Any, error: BaseException | None
-    ) -> None:
-        self._busy -= 1
-        done(value, error)

@@ -110,7 +110,7 @@ class TurnLoop:
         self._unknown_at_s: float | None = None
         self._unknown_left = 0
         self._unknown_timer: clock.Timer | None = None
-        self._stopping = False
+        self._stopping = self._draining = False
         self._hints = 0
         self._wanted = 0
         self._is_away = False
@@ -155,7 +155,7 @@ class TurnLoop:
             want = free if free >= self._slots.now // _CLAIM_SHARE or not batch.reports else 0
             want = 0 if _is_awaited(batch.reports) else min(want, self._share)
             if batch.reports or want:
-                await self._turn(batch, want)
+                await self._turn(batch, -1 if self._draining else want)
 
     async def _woken(self, at_s: float | None = None) -> None:
         """Wait until there may be something to do, or until that time."""
@@ -176,7 +176,7 @@ class TurnLoop:
 
     def _free(self) -> int:
         """Slots that no run is in, or about to come into."""
-        return self._slots.free(packed_ends=self._reports.ends) - self.coming
+        return 0 if self._draining else self._slots.free(packed_ends=self._reports.ends) - self.coming
 
     async def _turn(self, batch: TurnBatch, want: int) -> None:
         """Send one turn; a small one that settles something sends the hint with its commit."""
@@ -241,6 +241,16 @@ class TurnLoop:
             self._parts.listener.wake("durable_settled")
             await self._parts.listener.send_now("durable_settled")
         return busy
+
+    def drain(self) -> None:
+        """Claim nothing more."""
+        self._draining = True
+        self._parts.wake.set()
+
+    def give_back_others(self) -> None:
+        """Release the runs that are leased to this worker and not kept here any more."""
+        self._unknown_at_s, self._unknown_left = clock.monotonic(), 1
+        self._parts.wake.set()
 
     def stop(self) -> None:
         """Send no further turn."""

@@ -47,7 +47,7 @@ from pyengine.worker.effects import (
     RollBack,
     StartAttempt,
 )
-from pyengine.worker.events import AttemptRunsLong, Closed, LeasesLost, Stopping
+from pyengine.worker.events import AttemptRunsLong, Closed, Draining, LeasesLost, Stopping
 from pyengine.worker.handoff import Handoff
 from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
 from pyengine.worker.lease_heartbeat import (
@@ -60,15 +60,18 @@ from pyengine.worker.lease_heartbeat import (
 from pyengine.worker.run_manager import RunManager
 from pyengine.worker.service_runner import Served, Server
 from pyengine.worker.sql_step_runner import SqlStepRunner
-from pyengine.worker.step_runner import UNWIND_S, StepRunner
+from pyengine.worker.step_runner import StepRunner, renewable
 from pyengine.worker.ticker import DatabaseClock, TickAnswer, Ticker
 from pyengine.worker.transaction_runner import TransactionRunner
 from pyengine.worker.turn_loop import Parts, TurnLoop
 from pyengine.worker.turn_sender import Identity, TurnSender
 
-__all__ = ["Worker"]
+__all__ = ["GRACE_S", "Worker"]
 
 logger = logging.getLogger("pyengine.worker")
+
+GRACE_S = 10.0
+"""How long a stop waits for steps, unless it is set."""
 
 _POLL_LONGEST_S = 5.0
 _POLL_ALONE_S = 2.0
@@ -76,6 +79,7 @@ _SECOND_S = 1.0
 _LONG_S = 1.0
 _POLL_EVERY, _POLL_EVERY_ALONE = 5, 2
 _GOODBYE_S = 3.0
+_SOON_S = 1.0
 _LOOP_TICK_S = 0.25
 _SIDE, _WORK = 3, 12
 
@@ -92,6 +96,7 @@ class Worker(Process):
         threads: sync steps at a time.
         listener: shared with the clients of this process.
         dependencies: what `ctx.deps` is in steps; they outlive the worker.
+        grace_s: how long a stop waits for steps that must not be cut off, and for those that clean up.
         make_runs: makes its run manager, from the arguments of `RunManager`; for checks of development.
 
     Attributes:
@@ -115,6 +120,7 @@ class Worker(Process):
         threads: int = 16,
         listener: Listener | None = None,
         dependencies: Dependencies | None = None,
+        grace_s: float = GRACE_S,
         make_runs: Callable[..., RunManager] = RunManager,
     ) -> None:
         if queues is None:
@@ -132,6 +138,7 @@ class Worker(Process):
         self._step_concurrency = step_concurrency
         self._threads = threads
         self._dependencies = dependencies
+        self._grace_s = grace_s
         self._make_runs = make_runs
         self._ticked_s = clock.monotonic()
         self._tick_handle: clock.Timer | None = None
@@ -230,6 +237,7 @@ class Worker(Process):
             post=post,
             failed=self.fail,
             in_sql=SqlStepRunner(self._work, self.id, slots).run,
+            slots=slots,
         )
         self._transactions = TransactionRunner(
             self._work, self.id, codec, slots, post, background=self._background
@@ -277,7 +285,7 @@ class Worker(Process):
                 hello=hello,
                 number=number,
                 idle=self.parts.handoff.parameters,
-                leases=self._leases,
+                leases=lambda: renewable(self.parts.runs.leased.copy().values()),
                 lost=self._leases_lost,
                 failed=self._heartbeat_failed,
                 reinstalled=self._declarations.reinstalled,
@@ -302,23 +310,26 @@ class Worker(Process):
         self._tasks = [self._background.start(body()) for body in bodies]
 
     async def stop(self) -> None:
-        """Stop in an orderly way: running steps are cancelled, all work is given back at once."""
+        """Stop in an orderly way: running steps are cancelled and all work is given back at once, but for
+        runs whose steps must not be cut off, or clean up after they were cancelled: these have the grace.
+        """
         if self._stopping or not self._tasks:
             return
         self._stopping = True
-        self.turn_loop.stop()
-        await self.parts.dispatcher.post_all((Stopping(),))
+        ends_s = clock.monotonic() + self._grace_s
+        self.turn_loop.drain()
+        await self.parts.dispatcher.post_all((Stopping(drains=self._grace_s > 0),))
         with contextlib.suppress(EngineError, TimeoutError):
-            async with clock.timeout(_GOODBYE_S):
+            async with clock.timeout(_SOON_S):
                 await self.parts.handoff.end()
         await self._transactions.close()
-        await self._steps.unwound()
+        await self._drain(ends_s)
         try:
             async with clock.timeout(_GOODBYE_S):
+                self.turn_loop.stop()
                 await asyncio.wait(self._tasks[:1])
                 await self.turn_loop.finish()
-            await self._stop_heartbeat()
-            async with clock.timeout(_GOODBYE_S):
+                await self._stop_heartbeat()
                 if await self._side.run(BYE, self.id):
                     self._listener.wake("durable_ready")
                     await self._listener.send_now("durable_ready")
@@ -331,10 +342,29 @@ class Worker(Process):
         about = {"event": "worker_stopped", "worker": self.id}
         logger.info(f"worker {self.id} has stopped", extra=about)
 
+    async def _drain(self, ends_s: float) -> None:
+        """Wait for steps that end by themselves, with the leases of their runs; give all others back soon."""
+        rest_s = clock.monotonic() + _SOON_S
+        while (draining := self._draining()) and (now_s := clock.monotonic()) < ends_s:
+            if now_s >= rest_s:
+                self.parts.dispatcher.post(Draining(draining))
+                self.turn_loop.give_back_others()
+                rest_s = now_s + _SOON_S
+            await self._steps.changed(min(ends_s, rest_s) - now_s)
+        if draining:
+            ids = sorted(run.info.id for run in self.parts.runs.leased.values() if run.execution in draining)
+            logger.warning("steps do not end, their runs are given back: %s", ", ".join(ids))
+            self.parts.dispatcher.post(Stopping())
+
+    def _draining(self) -> set[int]:
+        """Return the runs that the worker waits for."""
+        runs = self.parts.runs.leased.values()
+        return {run.execution for run in runs if run.phase.attempts} | self._steps.unwinding()
+
     async def _stop_heartbeat(self) -> None:
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
-            await self._loop.run_in_executor(None, heartbeat.stop)
+            await heartbeat.stop()
         if self._declaring is not None:
             # while it is under way the row of this worker is locked, and a farewell leaves a locked row alone
             with contextlib.suppress(EngineError):
@@ -426,20 +456,6 @@ class Worker(Process):
         ended.__cause__ = error
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self.fail, ended)
-
-    def _leases(self) -> list[Lease]:
-        """Return the leases to renew: not those of runs whose steps do not end at their timeout."""
-        late_s = clock.monotonic() - 2 * UNWIND_S
-        leases = []
-        for run in self.parts.runs.leased.copy().values():
-            overdue = any(
-                attempt.started_s and attempt.started_s + attempt.call.step.timeout_ms / 1000 < late_s
-                for attempt in run.phase.attempts.copy().values()
-                if attempt.call.step.timeout_ms is not None
-            )
-            if not overdue:
-                leases.append(run.lease)
-        return leases
 
 
 def _warn_of_namesakes(namesakes: list[dict[str, str]], registry: Registry) -> None:

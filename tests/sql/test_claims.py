@@ -32,8 +32,7 @@ from tests.support.verbs import (
 
 TABLES = ("_promises", "_executions", "_journal", "_tasks", "_resumes", "_callbacks", "_workers")
 MANY = (
-    "select c.tasks "
-    "from durable._claim(array[%s], %s, 'V', %s, '{}', array[%s], '{ab}', durable._now_ms()) c"
+    "select c.tasks from durable._claim(array[%s], %s, 'V', %s, '{}', array[%s], '{ab}', durable._now_ms()) c"
 )
 NEW = (
     "select durable._claim_single(%s, h, 'V', %s, array[%s], '{ab}', durable._now_ms()) is not null "

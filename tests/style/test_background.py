@@ -30,15 +30,15 @@ AWAITED = {
     "pyengine/calls/exchange.py": (3, "awaited at once"),
     "pyengine/calls/functions.py": (1, "the caller awaits it"),
     "pyengine/calls/handles.py": (2, "calls of a workflow, whose code awaits them"),
-    "pyengine/calls/memo_runner.py": (2, "the call of a memo awaits its thread"),
     "pyengine/gateway/courier/hosts.py": (3, "the request awaits the look-up"),
     "pyengine/gateway/http_server.py": (1, "`wait` and `stop` await the server"),
     "pyengine/worker/lease_heartbeat.py": (
         5,
         "`_main` waits for them; the thread tells the worker why it ended",
     ),
-    "pyengine/worker/step_runner.py": (2, "bodies of users: any outcome is posted, an error of ours is told"),
-    "pyengine/worker/worker.py": (3, "the heartbeat waits for the declaration, the stop for the thread"),
+    "pyengine/thread_pool.py": (1, "functions of users: the outcome goes to the loop"),
+    "pyengine/worker/step_runner.py": (1, "bodies of users: any outcome is posted, an error of ours is told"),
+    "pyengine/worker/worker.py": (2, "the heartbeat waits for the declaration"),
     "pyengine/stop_signals.py": (2, "the thread that hears signals, and one that flushes at the end"),
     "pyengine/demo/worker.py": (1, "a thread that waits for the parent process, and asks to stop"),
 }

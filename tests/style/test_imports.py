@@ -18,7 +18,7 @@ from tests.support.tree import Module, modules
 # places of one rank do not import each other, except those of CHAINS: there a later one may import an earlier
 RANKS: tuple[tuple[str, ...], ...] = (
     ("errors", "sources", "passwords", "servers", "backoff", "clock", "background"),
-    ("process", "protocol", "values"),
+    ("thread_pool", "process", "protocol", "values"),
     ("definitions",),
     ("loop",),
     ("replay",),

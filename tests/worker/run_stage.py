@@ -578,6 +578,11 @@ def stopping(stage: Stage, run: LeasedRun) -> list[Effect]:
     return stage.post(on.Stopping())
 
 
+def draining(stage: Stage, run: LeasedRun) -> list[Effect]:
+    """`Draining`."""
+    return stage.post(on.Draining(set()))
+
+
 def closed(stage: Stage, run: LeasedRun) -> list[Effect]:
     """`Closed`."""
     return stage.post(on.Closed())

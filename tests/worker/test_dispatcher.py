@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from pyengine import App, Client, Worker
-from pyengine.worker import step_runner
+from pyengine import App, Client, Worker, thread_pool
+from pyengine.thread_pool import ThreadPool
 from pyengine.worker.dispatcher import Dispatcher
 from pyengine.worker.effects import PostLater, RollBack
 from pyengine.worker.events import Event, PollDue
-from pyengine.worker.step_runner import StepRunner, ThreadPool
+from pyengine.worker.step_runner import StepRunner
 
 
 class _Runs:
@@ -182,7 +182,7 @@ def test_a_step_waits_for_a_thread_that_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The system has no thread to give; a moment later it has, and every step that waits is executed."""
-    monkeypatch.setattr(step_runner, "_THREAD_AGAIN_S", 0.01)
+    monkeypatch.setattr(thread_pool, "_THREAD_AGAIN_S", 0.01)
     failures = [RuntimeError("can't start new thread")] * 2
     start = threading.Thread.start
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from pyengine.values.codec import Codec
 from pyengine.worker import step_runner
 from pyengine.worker.attempts import Attempt
+from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import StartAttempt
 from pyengine.worker.events import Event
 from pyengine.worker.step_runner import StepRunner
@@ -52,6 +53,7 @@ def test_steps_that_end_at_once_do_not_nest(monkeypatch: pytest.MonkeyPatch) -> 
             post=events.append,
             failed=failures.append,
             in_sql=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type,return-value]
+            slots=Capacity(1, {}, list),
         )
         free, call = asyncio.Event(), effect.attempt.call
 

@@ -45,6 +45,7 @@ from tests.worker.run_stage import (
     closed,
     deferring,
     diverged_reporting,
+    draining,
     executed,
     fetching,
     fetching_busy,
@@ -194,6 +195,10 @@ TABLE = [
     Cell(live_transacting, stopping, "Live", (ROLL_BACK,)),
     Cell(fetching_busy, stopping, "Fetching", (CANCEL,)),
     Cell(speculating, stopping, "Speculating", (), dirty=True),
+    Cell(live, draining, "Live"),
+    Cell(fetching, draining, "Gone"),
+    Cell(fetching_busy, draining, "Fetching"),
+    Cell(speculating, draining, "Speculating", (), dirty=True),
     Cell(live, closed, "Gone", (CANCEL,)),
     Cell(warm, closed, "Gone"),
 ]

@@ -10,8 +10,9 @@ import sys
 import threading
 
 import psycopg
+import pytest
 
-from pyengine import App, ctx
+from pyengine import App, RunFailed, ctx
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -289,3 +290,131 @@ def test_app_run_twice_in_one_process(dsn: str) -> None:
     threads = threading.active_count()
     assert [app.run(go, n) for n in range(3)] == [0, 1, 2]
     assert threading.active_count() <= threads + 1
+
+
+def test_steps_that_must_not_be_cut_off_are_drained(dsn: str, conn: Connection) -> None:
+    """A stop waits for a step with on_interrupt="fail", whose run keeps its lease, and records its result;
+    all else is given back meanwhile. So a deploy fails no run (C054).
+    """
+    app = App(dsn)
+    paying, cancelled, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @app.step(on_interrupt="fail")
+    async def pay() -> str:
+        paying.set()
+        await goes_on.wait()
+        return "paid"
+
+    @app.step
+    async def plain() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    @app.workflow
+    async def buy() -> str:
+        return await pay()
+
+    @app.workflow
+    async def other() -> None:
+        await plain()
+
+    def states() -> dict[object, object]:
+        return dict(conn.execute("select id, state from durable._tasks").fetchall())
+
+    async def main() -> str:
+        async with app.client() as client:
+            await client.start(other, id="other")
+            run = await client.start(buy, id="pay")
+            worker = app.worker()
+            await worker.__aenter__()
+            await paying.wait()
+            stopping = asyncio.create_task(worker.__aexit__(None, None, None))
+            await cancelled.wait()
+            while states() != {"other": "pending", "pay": "acquired"}:
+                await asyncio.sleep(0.02)
+            assert not stopping.done()
+            goes_on.set()
+            await stopping
+            assert states() == {"other": "pending"}
+            return await run.result(timeout=20)
+
+    assert asyncio.run(main()) == "paid"
+    rows = conn.execute("select type, attempt from durable._journal where attempt is not null").fetchall()
+    assert rows == [("step_started", 1), ("open_step_completed", 1)]
+
+
+@pytest.mark.parametrize("grace", [0, 0.2])
+def test_the_grace_has_an_end(dsn: str, conn: Connection, grace: float) -> None:
+    """A step that must not be cut off is, after the grace; its run fails with the next worker."""
+    app = App(dsn)
+    began = asyncio.Event()
+
+    @app.step(on_interrupt="fail")
+    async def pay() -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    @app.workflow
+    async def buy() -> None:
+        await pay()
+
+    async def main() -> None:
+        async with app.client() as client:
+            run = await client.start(buy)
+            async with app.worker(grace=grace):
+                await began.wait()
+            assert conn.execute("select state, pid from durable._tasks").fetchall() == [("pending", None)]
+            async with app.worker():
+                await run.result(timeout=20)
+
+    with pytest.raises(RunFailed, match="it must not run twice"):
+        asyncio.run(main())
+
+
+def test_a_thread_that_looks_has_time_to_clean_up(dsn: str, conn: Connection) -> None:
+    """A `def` step that asks whether it is cancelled ends in its own way before its run is given back (D025);
+    one that never asks is not waited for.
+    """
+    app = App(dsn)
+    looking, deaf, release = threading.Event(), threading.Event(), threading.Event()
+    states: list[object] = []
+
+    @app.step
+    def looks() -> None:
+        looking.set()
+        while not ctx.step.cancelled:
+            release.wait(0.02)
+        with psycopg.connect(dsn) as own:
+            until_s = 100
+            while until_s and "pending" not in states:
+                states[:] = [row[0] for row in own.execute("select state from durable._tasks order by id")]
+                own.rollback()
+                until_s -= not release.wait(0.05)
+
+    @app.step
+    def hangs() -> None:
+        deaf.set()
+        release.wait(60)
+
+    @app.workflow
+    async def go(asks: bool) -> None:
+        await (looks() if asks else hangs())
+
+    async def main() -> None:
+        async with app.client() as client:
+            await client.start(go, True, id="looks")
+            await client.start(go, False, id="hangs")
+            async with app.worker():
+                while not (looking.is_set() and deaf.is_set()):
+                    await asyncio.sleep(0.01)
+
+    try:
+        asyncio.run(main())
+    finally:
+        release.set()
+    # it saw the run of the other one given back, while it had its own still
+    assert states == ["pending", "acquired"]
+    assert conn.execute("select distinct state from durable._tasks").fetchall() == [("pending",)]
