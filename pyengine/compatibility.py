@@ -25,6 +25,7 @@ from pyengine.definitions.definition import WorkflowDef
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import Cancelled, Complete, ContinueAsNew, End, Fail, Halt, Refuse, Suspend
 from pyengine.protocol.journal import Row, RowType
+from pyengine.protocol.rules import RULES
 from pyengine.replay.divergence import SAME_AS_JOURNAL
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
@@ -65,6 +66,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         outcome: JSON text of its value or error, or of the arguments of the next generation.
         waiting_on: child numbers that it waits for, if it waits.
         rows: JSON text of its rows.
+        rules: the rules by which it is replayed.
     """
 
     execution: int
@@ -79,6 +81,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str | None = None
     waiting_on: list[int] | None = None
     rows: str = "[]"
+    rules: int = RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +209,7 @@ def _run_info(journal: Journal) -> RunInfo:
         started_at_ms=journal.started_at,
         queue=journal.queue or "default",
         first_child=journal.first_child,
+        rules=journal.rules,
     )
 
 

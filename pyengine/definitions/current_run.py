@@ -18,6 +18,7 @@ import msgspec
 from pyengine.definitions.definition import StepDef, WorkflowDef
 from pyengine.definitions.remote_calls import RemoteCall
 from pyengine.errors import ForbiddenInWorkflow, InvalidRequest
+from pyengine.protocol.rules import RULES
 from pyengine.values.codec import TypeCodec
 
 __all__ = [
@@ -48,6 +49,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
         crashes: number of workers that died while they had it.
         first_child: its first child number; above 0 after a continue-as-new or a failed attempt.
         attempt: which attempt of the run this is; above 1 if the workflow has a retry policy.
+        rules: the rules by which its journal is replayed.
     """
 
     id: str
@@ -61,6 +63,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int = 0
     first_child: int = 0
     attempt: int = 1
+    rules: int = RULES
 
 
 class StepToken(msgspec.Struct, eq=False, kw_only=True):

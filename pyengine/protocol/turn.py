@@ -120,6 +120,7 @@ class ClaimedRun(msgspec.Struct, array_like=True, gc=False):
     queue: str
     first_child: int = 0
     reply: str | None = None
+    rules: int = 1
 
 
 class HandedOff(msgspec.Struct, array_like=True, gc=False):

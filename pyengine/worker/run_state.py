@@ -483,6 +483,7 @@ def run_info(task: ClaimedRun) -> RunInfo:
         queue=task.queue,
         crashes=task.crashes,
         first_child=task.first_child,
+        rules=task.rules,
     )
 
 

@@ -30,6 +30,7 @@ from pyengine.database.faults import TOO_LARGE, Fault, fault_of, sqlstate_of
 from pyengine.database.statements.procedures import TURN
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.commands import Complete, Fail, Halt, Release
+from pyengine.protocol.rules import RULES
 from pyengine.protocol.turn import Answer, RunReport, decode_answer, encode_reports, encode_texts
 from pyengine.replay import run_log
 from pyengine.worker.events import Event, ReportRejected
@@ -191,7 +192,7 @@ class TurnSender:
         """
         text = text or encode_reports(reports)
         answer: Any = await self._link.run(
-            TURN, self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms
+            TURN, self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms, RULES
         )
         return decode_answer(answer)
 

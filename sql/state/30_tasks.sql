@@ -52,6 +52,7 @@ create table durable._tasks (
   recv text,
   recv_headers jsonb,
   released_by text[],
+  rules smallint not null default 1,
   constraint tasks_pk primary key (id),
   constraint tasks_are_lawful check (row(
     version, crashes, attempt, state, retry_at, expires_at, ttl, pid, queue, workflow, workflow_version, recv,
@@ -87,6 +88,7 @@ comment on column durable._tasks.owner is
   'Copy of the promise''s execution, immutable: the journal that records its attempts. Null for a task without a parent.';
 comment on column durable._tasks.crashes is 'Leases lost in a row; progress resets it, more than the setting max_crashes halts the task.';
 comment on column durable._tasks.attempt is 'Attempts of the invocation in the owner''s journal.';
+comment on column durable._tasks.rules is 'Copy of the rules of its head, so that the claim need not read it.';
 comment on column durable._tasks.releases is 'How often in a row protocol clients have released it; 5 stands for more.';
 comment on column durable._tasks.released_by is 'The clients that released it, 16 at most.';
 comment on column durable._tasks.released_until is 'Until this instant it is offered only to other clients.';
@@ -123,6 +125,7 @@ create table durable._workers (
   seen_at durable.epoch_ms not null,
   missing_at durable.epoch_ms,
   started_at durable.epoch_ms not null,
+  rules smallint not null default 1,
   ticked_at durable.epoch_ms,
   queues text[] not null,
   workflows text[] not null,
@@ -144,6 +147,7 @@ comment on column durable._workers.seen_at is 'Last hello, heartbeat or presence
 comment on column durable._workers.missing_at is 'When durable.tick() first found the presence lock free; a later call of the worker clears it.';
 comment on column durable._workers.started_at is 'First hello.';
 comment on column durable._workers.ticked_at is 'When its last tick succeeded. The heartbeat writes it, because the tick would write a row each time.';
+comment on column durable._workers.rules is 'The newest rules of replay that it knows; a worker of 0.1.0 says nothing, and knows the first.';
 comment on column durable._workers.queues is 'Queues that it claims from.';
 comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
 comment on column durable._workers.versions is 'Version of each of workflows.';
@@ -171,6 +175,7 @@ create unlogged table durable._idle_workers (
   idle_until durable.epoch_ms,
   ttl durable._lease_ms not null,
   number bigint not null,
+  rules smallint not null default 1,
   worker text collate "C" not null,
   address durable._message_address not null,
   queues text[] not null,
@@ -187,11 +192,13 @@ comment on column durable._idle_workers.ttl is 'Length of its leases, in ms.';
 comment on column durable._idle_workers.number is 'Its number in _workers, key of the presence lock.';
 comment on column durable._idle_workers.address is
   'The address of its direct messages: random, so that no other role can send it work or listen.';
+comment on column durable._idle_workers.rules is 'The newest rules of replay that it knows.';
 comment on column durable._idle_workers.queues is 'Queues that it serves.';
 comment on column durable._idle_workers.digests is 'The workflows with versions that it can run, and the digest of each.';
 
 create table durable._workflows (
   seen_at durable.epoch_ms not null,
+  rules smallint not null default 1,
   name text collate "C" not null,
   version text collate "C" not null,
   digest bytea,
@@ -201,6 +208,7 @@ create table durable._workflows (
 );
 comment on table durable._workflows is 'Workflows that some worker can run: they distinguish a misspelt name from work that waits for its worker.';
 comment on column durable._workflows.seen_at is 'Last hello of a worker with this workflow.';
+comment on column durable._workflows.rules is 'The rules by which its next runs are replayed: the newest that this worker and this schema know.';
 comment on column durable._workflows.digest is
   'Digest of the code of that worker. Runs begin with it, so that a claim by a worker with that code need not write it.';
 comment on column durable._workflows.signals is

@@ -23,7 +23,7 @@ from tests.schema.recorded_runs import FOLDER, Recording, databases, load, progr
 
 JOURNALS = (
     "select execution, id, workflow, version, param, started_at, queue, first_child, state, outcome, "
-    "waiting_on, rows::text as rows from durable.journals_v1(%s)"
+    "waiting_on, rules, rows::text as rows from durable.journals_v1(%s)"
 )
 
 

@@ -196,6 +196,7 @@ LAWS: dict[str, Break] = {
     ),
     "resume_names_a_settled_promise": Break(RESUME.format("a", "x")),
     "task_deadline_is_promise_timeout": Break(T.format("deadline = deadline - 1", "p")),
+    "task_rules_are_head_rules": Break("update durable._tasks set rules = 9 where execution > 0"),
     "task_owner_is_promise_owner": Break(
         T.format("owner = (select head from durable._promises where id = 'b')", "p")
     ),

@@ -237,6 +237,18 @@ TASKS: dict[str, tuple[Situation, list[tuple[str, str]]]] = {
         lambda conn, clock: queued(conn, clock, version="2"),
         [("no_worker_for_version", "no worker serves w version 2; 1 worker serves 1")],
     ),
+    "other rules": (
+        lambda conn, clock: (
+            queued(conn, clock),
+            conn.execute("update durable._tasks set rules = 2; update durable._executions set rules = 2"),
+        ),
+        [
+            (
+                "no_worker_for_rules",
+                "no worker knows the rules of replay 2 of w; 1 worker serves it with an older pyengine",
+            )
+        ],
+    ),
     "delayed, soon": (
         lambda conn, clock: ask(conn, start("r", delay="30 minutes")),
         [("delayed", "starts in 30 min")],

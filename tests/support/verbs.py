@@ -15,6 +15,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import TupleRow
 
+from pyengine.protocol.rules import RULES
+
 Connection = psycopg.Connection[TupleRow]
 Call = tuple[str, tuple[Any, ...]]
 NEVER = 9007199254740991
@@ -40,7 +42,7 @@ class Held:
 
 HANDED = (
     *("execution", "id", "version", "workflow", "workflow_version", "param", "from", "next", "rows"),
-    *("crashes", "started_at", "queue", "first_child"),
+    *("crashes", "started_at", "queue", "first_child", "reply", "rules"),
 )
 """What a turn hands out of a claimed run, in its order."""
 
@@ -249,10 +251,11 @@ def turn(
     ttl_ms: int = TTL_MS,
     tells: bool = False,
     idle_ms: int = 0,
+    rules: int = RULES,
 ) -> Call:
     """A worker's turn; it claims nothing unless `want` says so."""
     names = list(workflows)
-    return "select durable.worker_turn_v1(%s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s)", (
+    return "select durable.worker_turn_v1(%s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s, %s)", (
         worker,
         list(queues),
         [code(name) for name in names],
@@ -262,6 +265,7 @@ def turn(
         ttl_ms,
         tells,
         idle_ms,
+        rules,
     )
 
 

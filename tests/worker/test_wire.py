@@ -138,11 +138,12 @@ def test_what_is_absent_is_left_out() -> None:
 
 
 def test_an_answer_of_an_older_database_is_read() -> None:
-    """A claimed task without a first child number begins with 0."""
+    """A claimed task without a first child number begins with 0, and one without rules has the first."""
     task = [1, "r", 1, "w", "1", "[]", 0, 1, [[0, "execution_started"]], 0, 5, "default"]
     answer = {"now": 1, "verdicts": None, "tails": [], "hints": [], "settled": False, "due_in": None}
     read = decode_answer(json.dumps(answer | {"tasks": [task, [*task, 3]]}))
     assert [one.first_child for one in read.tasks] == [0, 3]
+    assert [one.rules for one in read.tasks] == [1, 1]
 
 
 def test_texts_arrive_as_they_are(conn: psycopg.Connection[Any]) -> None:

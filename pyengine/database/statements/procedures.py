@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from pyengine.protocol.rules import RULES
+
 __all__ = [
     "AS_OF",
     "BLOCKED",
@@ -142,6 +144,7 @@ class Hello(NamedTuple):
         digests: digest of the code of each workflow.
         signals: the signals that each receives, as JSON; None: none is registered.
         own_queues: the queue that each declares; None for all keeps what was registered.
+        rules: the newest rules of replay that it knows.
     """
 
     worker: str
@@ -152,14 +155,15 @@ class Hello(NamedTuple):
     digests: list[str]
     signals: str | None = None
     own_queues: list[str | None] | None = None
+    rules: int = RULES
 
 
 HELLO = Procedure(
     signature="(worker, queues[], workflows[], versions[], about jsonb, digests[],"
-    " signals jsonb [{types {name: JSON schema}, any}], own queues[])"
+    " signals jsonb [{types {name: JSON schema}, any}], own queues[], rules)"
     " -> jsonb {number, settings, now, codes, registered, is_new, unannounced[],"
     " holders [{pid, user, state, age_ms, query}]}",
-    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6, $7, $8)",
+    sql="select durable.worker_hello_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)",
 )
 
 BLOCKED = Procedure(
@@ -180,11 +184,11 @@ IDLE = Procedure(
 TURN = Procedure(
     signature=(
         "(worker, queues[], codes[] of hello, digests[], all three as text, want, reports jsonb, ttl_ms, "
-        "with the hint, idle for ms) -> json"
+        "with the hint, idle for ms, rules) -> json"
     ),
     sql=(
         "select durable.worker_turn_v1($1, $2::text::text[], $3::text::text[], $4::text::text[], "
-        "$5, $6, $7, $8, $9)"
+        "$5, $6, $7, $8, $9, $10)"
     ),
 )
 
@@ -418,20 +422,17 @@ JOURNAL_LIST = Procedure(
 JOURNALS = Procedure(
     signature=(
         "(executions[]) -> (execution, id, workflow, version, param, started_at, queue, first_child, state, "
-        "outcome, waiting_on[], rows json)"
+        "outcome, waiting_on[], rows json, rules)"
     ),
     sql=(
         "select execution, id, workflow, version, param, started_at, queue, first_child, state, outcome, "
-        "waiting_on, rows from durable.journals_v1($1)"
+        "waiting_on, rows, rules from durable.journals_v1($1)"
     ),
 )
 
 JOURNALS_OF = Procedure(
     signature="(id) -> as JOURNALS, one row for each generation of a run",
-    sql=(
-        "select execution, id, workflow, version, param, started_at, queue, first_child, state, outcome, "
-        "waiting_on, rows from durable.journals_v1(array(select g.execution from durable.generations($1) g))"
-    ),
+    sql=JOURNALS.sql.replace("$1", "array(select g.execution from durable.generations($1) g)"),
 )
 
 RESULTS = Procedure(

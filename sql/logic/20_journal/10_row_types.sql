@@ -54,6 +54,12 @@ returns boolean language sql immutable parallel safe
 as $$ select p_type in ('step_scheduled', 'step_started', 'first_attempt_failed', 'step_completed', 'step_failed') $$;
 comment on function durable._schedules_step(durable.row_type) is 'The first row of a local step.';
 
+create or replace function durable._rules()
+returns smallint language sql immutable parallel safe
+as $$ select 2::smallint $$;
+comment on function durable._rules() is
+  'The newest rules of replay of this schema; pyengine/protocol/rules.py says what each changed. A run is born with the newest that the worker which announced its workflow last knows too, and with the first if none has; it keeps them.';
+
 create or replace function durable._schedules_invocation(p_type durable.row_type)
 returns boolean language sql immutable parallel safe
 as $$

@@ -505,8 +505,21 @@ $$;
 comment on function durable._rebuild_head(bigint) is
   'Computes the head of a running execution from its whole journal, which was copied and not appended row by row.';
 
+create or replace function durable._code_to_run(p_workflow text, p_version text)
+returns durable._run_code language plpgsql stable
+as $$
+declare
+  v_known durable._workflows;
+begin
+  select * into v_known from durable._workflows w where w.name = p_workflow and w.version = p_version;
+  return row(p_workflow, p_version, v_known.digest, coalesce(v_known.rules, 1))::durable._run_code;
+end
+$$;
+comment on function durable._code_to_run(text, text) is
+  'The digest and the rules with which a run of this workflow is born: those of the worker that announced it last, if there is one.';
+
 create or replace function durable._begin(
-  p_executions bigint[], p_ids text[], p_tenants text[], p_workflows text[], p_versions text[], p_keys text[], p_now bigint,
+  p_executions bigint[], p_ids text[], p_tenants text[], p_codes durable._run_code[], p_keys text[], p_now bigint,
   p_abandoned boolean[] default null)
 returns void language plpgsql volatile
 as $$
@@ -515,11 +528,11 @@ declare
   v_count integer;
 begin
   insert into durable._executions (execution, last_at, id, tenant, workflow, workflow_version, key, bucket, next_seq, abandoned,
-                                   digest)
-  select r.execution, p_now, r.id, r.tenant, r.workflow, r.version, r.key, v_bucket, 1, coalesce(r.abandoned, false),
-         (select w.digest from durable._workflows w where w.name = r.workflow and w.version = r.version)
-  from unnest(p_executions, p_ids, p_tenants, p_workflows, p_versions, p_keys, p_abandoned)
-         as r (execution, id, tenant, workflow, version, key, abandoned)
+                                   rules, digest)
+  select r.execution, p_now, r.id, r.tenant, r.workflow, r.version, r.key, v_bucket, 1, coalesce(r.abandoned, false), r.rules,
+         r.digest
+  from unnest(p_executions, p_ids, p_tenants, p_codes, p_keys, p_abandoned)
+         as r (execution, id, tenant, workflow, version, digest, rules, key, abandoned)
   -- two calls with keys in common insert them in the same order
   order by r.key collate "C", r.execution
   on conflict (tenant, workflow, key) where key is not null do nothing;
@@ -530,21 +543,21 @@ begin
   perform durable._write_started(p_executions, v_bucket, null, p_now);
 end
 $$;
-comment on function durable._begin(bigint[], text[], text[], text[], text[], text[], bigint, boolean[]) is
+comment on function durable._begin(bigint[], text[], text[], durable._run_code[], text[], bigint, boolean[]) is
   'Creates heads with their ExecutionStarted, under numbers that the caller drew from _next_execution. WF099 if one of their keys was taken by a start without a lock on it; a caller with keys catches it.';
 
 create or replace function durable._begin_one(
-  p_execution bigint, p_id text, p_tenant text, p_workflow text, p_version text, p_key text, p_digest bytea,
-  p_now bigint)
+  p_execution bigint, p_id text, p_tenant text, p_code durable._run_code, p_key text, p_now bigint)
 returns durable._executions language plpgsql volatile
 as $$
 declare
   v_head durable._executions;
 begin
-  insert into durable._executions as h (execution, last_at, id, tenant, workflow, workflow_version, key, bucket, next_seq, digest)
-  values (p_execution, p_now, p_id, p_tenant, p_workflow, p_version, p_key,
+  insert into durable._executions as h (execution, last_at, id, tenant, workflow, workflow_version, key, bucket, next_seq, rules,
+                                        digest)
+  values (p_execution, p_now, p_id, p_tenant, p_code.workflow, p_code.version, p_key,
           coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(p_now)), durable._bucket(p_now)), 1,
-          p_digest)
+          p_code.rules, p_code.digest)
   on conflict (tenant, workflow, key) where key is not null do nothing
   returning h.* into v_head;
   if not found then
@@ -555,7 +568,7 @@ begin
   return v_head;
 end
 $$;
-comment on function durable._begin_one(bigint, text, text, text, text, text, bytea, bigint) is
+comment on function durable._begin_one(bigint, text, text, durable._run_code, text, bigint) is
   'The same for one head, in statements for one row, which cost a third of those for many. Answers the head; null, and nothing is written, if its key is taken.';
 
 create or replace function durable._next_execution()

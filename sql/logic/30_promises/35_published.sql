@@ -65,7 +65,8 @@ declare
   v_head bigint;
 begin
   for v_call in
-    select p.id, p.tenant, p.created_at, f.workflow, f.workflow_version, w.digest
+    select p.id, p.tenant, p.created_at, f.workflow, f.workflow_version, w.digest,
+           coalesce(w.rules, 1::smallint) as rules
     from unnest(p_ids) as i (id)
     join durable._tasks t on t.id = any (array[i.id]) and t.state is not distinct from 'pending' and t.version = 0
     join durable._promises p on p.id = any (array[t.id]) and p.head is null and not p.timer and p.timeout_at > p_now
@@ -76,11 +77,13 @@ begin
     order by p.id
   loop
     v_head := durable._next_execution();
-    perform durable._begin_one(v_head, v_call.id, v_call.tenant, v_call.workflow, v_call.workflow_version, null,
-                               v_call.digest, v_call.created_at);
+    perform durable._begin_one(
+      v_head, v_call.id, v_call.tenant,
+      row(v_call.workflow, v_call.workflow_version, v_call.digest, v_call.rules)::durable._run_code, null, v_call.created_at);
     update durable._promises p set head = v_head where p.id = v_call.id;
     update durable._tasks t
     set execution = v_head, workflow = v_call.workflow, workflow_version = v_call.workflow_version,
+        rules = v_call.rules,
         queue = case when v_call.workflow like 'sql://%' then v_call.workflow else t.queue end
     where t.id = v_call.id;
   end loop;

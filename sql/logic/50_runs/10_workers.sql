@@ -28,18 +28,20 @@ create or replace function durable._claimed_run(
 returns json language sql stable
 as $$
   select json_build_array(p_head.execution, p_task.id, p_task.version, p_task.workflow, p_task.workflow_version, p_input, p_seq,
-                          p_head.next_seq, p_rows, p_task.crashes, p_started_at, p_task.queue, p_head.first_child)
+                          p_head.next_seq, p_rows, p_task.crashes, p_started_at, p_task.queue, p_head.first_child, null,
+                          p_head.rules)
 $$;
 comment on function durable._claimed_run(durable._tasks, durable._executions, integer, text, bigint, json) is
-  'A claimed run as it is sent to its worker: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child]. An array costs both sides half as much as an object.';
+  'A claimed run as it is sent to its worker: [execution, id, version, workflow, workflow_version, param, from, next, rows, crashes, started_at, queue, first_child, null, rules]. An array costs both sides half as much as an object.';
 
 create or replace function durable._insert_workflows(
-  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_own_queues text[], p_now bigint)
+  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_own_queues text[], p_rules integer,
+  p_now bigint)
 returns boolean language plpgsql volatile
 as $$
 begin
-  insert into durable._workflows (name, version, seen_at, digest, signals, queue)
-  select distinct on (f.name, f.version) f.name, f.version, p_now, decode(f.digest, 'hex'), f.signals, f.queue
+  insert into durable._workflows (name, version, seen_at, digest, signals, queue, rules)
+  select distinct on (f.name, f.version) f.name, f.version, p_now, decode(f.digest, 'hex'), f.signals, f.queue, p_rules
   from unnest(p_workflows, p_versions, p_digests, p_signals, p_own_queues) as f (name, version, digest, signals, queue)
   order by 1, 2
   on conflict do nothing;
@@ -48,11 +50,12 @@ exception when lock_not_available then
   return false;
 end
 $$ set lock_timeout = '50ms';
-comment on function durable._insert_workflows(text[], text[], text[], jsonb[], text[], bigint) is
+comment on function durable._insert_workflows(text[], text[], text[], jsonb[], text[], integer, bigint) is
   'Inserts workflows that nobody announced before. False, and none is inserted, if another session has inserted one of them and not committed for 50 ms.';
 
 create or replace function durable._announce(
-  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_own_queues text[], p_now bigint)
+  p_workflows text[], p_versions text[], p_digests text[], p_signals jsonb[], p_own_queues text[], p_rules integer,
+  p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -62,13 +65,14 @@ begin
          array_agg(f.signals) as signals, array_agg(f.queue) as queues into v_new
   from unnest(p_workflows, p_versions, p_digests, p_signals, p_own_queues) as f (name, version, digest, signals, queue)
   where not exists (select from durable._workflows x where x.name = any (array[f.name]) and x.version = any (array[f.version]));
-  if not durable._insert_workflows(v_new.names, v_new.versions, v_new.digests, v_new.signals, v_new.queues, p_now) then
-    perform durable._insert_workflows(array[f.name], array[f.version], array[f.digest], array[f.signals], array[f.queue], p_now)
+  if not durable._insert_workflows(v_new.names, v_new.versions, v_new.digests, v_new.signals, v_new.queues, p_rules, p_now) then
+    perform durable._insert_workflows(array[f.name], array[f.version], array[f.digest], array[f.signals], array[f.queue],
+                                      p_rules, p_now)
     from unnest(v_new.names, v_new.versions, v_new.digests, v_new.signals, v_new.queues)
       as f (name, version, digest, signals, queue);
   end if;
   update durable._workflows k
-  set seen_at = p_now, digest = coalesce(decode(f.digest, 'hex'), k.digest), signals = f.signals,
+  set seen_at = p_now, digest = coalesce(decode(f.digest, 'hex'), k.digest), signals = f.signals, rules = p_rules,
       -- an older worker says nothing of queues
       queue = case when p_own_queues is null then k.queue else f.queue end
   from (
@@ -77,18 +81,19 @@ begin
     join durable._workflows x on x.name = any (array[u.name]) and x.version = any (array[u.version])
     order by x.name, x.version for update of x skip locked) f
   where k.ctid = f.place and (k.seen_at <> p_now or k.digest is distinct from decode(f.digest, 'hex')
-                              or k.signals is distinct from f.signals
+                              or k.rules <> p_rules or k.signals is distinct from f.signals
                               or (p_own_queues is not null and k.queue is distinct from f.queue));
   return array(
     select distinct f.name
     from unnest(p_workflows, p_versions, p_digests, p_signals, p_own_queues) as f (name, version, digest, signals, queue)
     left join durable._workflows x on x.name = any (array[f.name]) and x.version = any (array[f.version])
     where x.name is null or x.digest is distinct from coalesce(decode(f.digest, 'hex'), x.digest)
-          or x.signals is distinct from f.signals or (p_own_queues is not null and x.queue is distinct from f.queue));
+          or x.signals is distinct from f.signals or x.rules <> p_rules
+          or (p_own_queues is not null and x.queue is distinct from f.queue));
 end
 $$;
-comment on function durable._announce(text[], text[], text[], jsonb[], text[], bigint) is
-  'Records the workflows that a worker can run, with the signals that they receive and the queues that they declare. Answers those that it could not record, because another session has inserted or locked them.';
+comment on function durable._announce(text[], text[], text[], jsonb[], text[], integer, bigint) is
+  'Records the workflows that a worker can run, with the signals that they receive, the queues that they declare, and the rules of their next runs. Answers those that it could not record, because another session has inserted or locked them.';
 
 create or replace function durable._writers_of_workflows()
 returns jsonb language plpgsql stable
@@ -143,7 +148,7 @@ comment on function durable._namesakes(text) is
 
 create or replace function durable.worker_hello_v1(
   p_worker text, p_queues text[], p_workflows text[], p_versions text[], p_about jsonb, p_digests text[] default null,
-  p_signals jsonb default null, p_own_queues text[] default null)
+  p_signals jsonb default null, p_own_queues text[] default null, p_rules integer default 1)
 returns jsonb language plpgsql volatile
 as $$
 declare
@@ -159,25 +164,26 @@ begin
   -- a row that an open transaction has deleted is still there: to insert it again would wait for that transaction
   v_is_new := not exists (select from durable._workers w where w.id = p_worker);
   if v_is_new then
-    insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, digests, signals, about)
-    values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, p_digests, p_signals, coalesce(p_about, '{}'))
+    insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, digests, signals, rules, about)
+    values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, p_digests, p_signals, p_rules, coalesce(p_about, '{}'))
     on conflict (id) do nothing;
   else
     update durable._workers w
     set seen_at = v_now, missing_at = null, queues = p_queues, workflows = p_workflows, versions = p_versions,
-        digests = p_digests, signals = p_signals
+        digests = p_digests, signals = p_signals, rules = p_rules
     where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
   end if;
   v_registered := found;
   v_number := (select w.number from durable._workers w where w.id = p_worker);
-  v_unannounced := durable._announce(p_workflows, p_versions, p_digests, v_signals, p_own_queues, v_now);
+  v_unannounced := durable._announce(p_workflows, p_versions, p_digests, v_signals, p_own_queues,
+                                     least(p_rules, durable._rules()), v_now);
   return jsonb_build_object('number', v_number, 'now', v_now, 'codes', durable._codes(p_workflows, p_versions),
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s), 'registered', v_registered,
     'is_new', v_is_new, 'namesakes', durable._namesakes(p_worker), 'unannounced', to_jsonb(v_unannounced), 'holders', case when v_unannounced <> '{}' then durable._writers_of_workflows() else '[]' end);
 end
 $$;
-comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[], jsonb, text[]) is
-  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. Answers the key of its presence lock, the settings, the codes that its turns name, is_new if it was not registered before, and namesakes: what durable._namesakes answers; p_about has the [module, parameters] of each workflow, at the same place, in places. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
+comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[], jsonb, text[], integer) is
+  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. p_rules: the newest rules of replay that it knows. Answers the key of its presence lock, the settings, the codes that its turns name, is_new if it was not registered before, and namesakes: what durable._namesakes answers; p_about has the [module, parameters] of each workflow, at the same place, in places. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile
@@ -253,8 +259,8 @@ begin
   if durable._renew_idle(p_worker, v_idle_until) then
     return true;
   end if;
-  insert into durable._idle_workers (worker, number, address, queues, digests, ttl, idle_until, synchronous_commit)
-  select w.id, w.number, p_address, p_queues,
+  insert into durable._idle_workers (worker, number, rules, address, queues, digests, ttl, idle_until, synchronous_commit)
+  select w.id, w.number, w.rules, p_address, p_queues,
          (select coalesce(jsonb_object_agg(c.code, c.digest), '{}') from unnest(p_codes, p_digests) as c (code, digest)),
          p_ttl_ms, v_idle_until, current_setting('synchronous_commit')
   from durable._workers w
@@ -306,7 +312,7 @@ begin
   select i.* into v_worker from durable._idle_workers i
   where i.worker >= '' and i.idle_until > p_now and p_request.queue = any (i.queues)
     and i.digests ->> v_code = (select encode(w.digest, 'hex') from durable._workflows w
-                                where w.name = p_request.workflow and w.version = p_request.version)
+                                where w.name = p_request.workflow and w.version = p_request.version and w.rules <= i.rules)
     and durable._is_as_durable(current_setting('synchronous_commit'), i.synchronous_commit,
                                current_setting('synchronous_standby_names'))
     and not durable._is_disconnected(i.number)

@@ -22,6 +22,7 @@ declare
 begin
   with run as materialized (
     select durable._fresh_id(n.now) as id, durable._next_execution() as execution, n.now, w.digest,
+           coalesce(w.rules, 1::smallint) as rules,
            coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(n.now)), durable._bucket(n.now))
              as bucket,
            coalesce(p_queue, w.queue, 'default') as queue
@@ -35,13 +36,13 @@ begin
     select r.id, r.execution, durable._never(), r.now, true, durable._target_of(r.queue), '{"codec": "json"}', p_input
     from run r),
   head as (
-    insert into durable._executions (execution, last_at, id, workflow, workflow_version, bucket, next_seq, digest)
-    select r.execution, r.now, r.id, p_workflow, p_version, r.bucket, 1, r.digest from run r),
+    insert into durable._executions (execution, last_at, id, workflow, workflow_version, bucket, next_seq, rules, digest)
+    select r.execution, r.now, r.id, p_workflow, p_version, r.bucket, 1, r.rules, r.digest from run r),
   started as (
     insert into durable._journal (bucket, execution, seq, ts, type)
     select r.bucket, r.execution, 0, r.now, 'execution_started' from run r)
-  insert into durable._tasks as t (id, execution, deadline, retry_at, queue, workflow, workflow_version)
-  select r.id, r.execution, durable._never(), r.now, r.queue, p_workflow, p_version from run r
+  insert into durable._tasks as t (id, execution, deadline, retry_at, queue, rules, workflow, workflow_version)
+  select r.id, r.execution, durable._never(), r.now, r.queue, r.rules, p_workflow, p_version from run r
   returning t.id into v_run;
   return v_run;
 end
@@ -58,6 +59,7 @@ declare
 begin
   with run as materialized (
     select p_id as id, durable._next_execution() as execution, n.now, w.digest,
+           coalesce(w.rules, 1::smallint) as rules,
            coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(n.now)), durable._bucket(n.now))
              as bucket,
            coalesce(p_queue, w.queue, 'default') as queue
@@ -71,13 +73,13 @@ begin
     select r.id, r.execution, durable._never(), r.now, true, durable._target_of(r.queue), '{"codec": "json"}', p_input from run r
     on conflict do nothing returning true),
   head as (
-    insert into durable._executions (execution, last_at, id, workflow, workflow_version, bucket, next_seq, digest)
-    select r.execution, r.now, r.id, p_workflow, p_version, r.bucket, 1, r.digest from run r, promise),
+    insert into durable._executions (execution, last_at, id, workflow, workflow_version, bucket, next_seq, rules, digest)
+    select r.execution, r.now, r.id, p_workflow, p_version, r.bucket, 1, r.rules, r.digest from run r, promise),
   started as (
     insert into durable._journal (bucket, execution, seq, ts, type)
     select r.bucket, r.execution, 0, r.now, 'execution_started' from run r, promise)
-  insert into durable._tasks as t (id, execution, deadline, retry_at, queue, workflow, workflow_version)
-  select r.id, r.execution, durable._never(), r.now, r.queue, p_workflow, p_version from run r, promise
+  insert into durable._tasks as t (id, execution, deadline, retry_at, queue, rules, workflow, workflow_version)
+  select r.id, r.execution, durable._never(), r.now, r.queue, r.rules, p_workflow, p_version from run r, promise
   returning t.id into v_run;
   return v_run;
 end
@@ -99,23 +101,23 @@ begin
     on conflict do nothing returning true),
   head as (
     insert into durable._executions as h (execution, last_at, id, tenant, workflow, workflow_version, key, bucket, next_seq,
-                                          digest)
+                                          rules, digest)
     select p_execution, p_now, p_run, p_request.tenant, p_request.workflow, p_request.version, p_request.key,
            coalesce((select b.bucket from durable._buckets b where b.bucket = durable._week(p_now)), durable._bucket(p_now)), 1,
-           (select w.digest from durable._workflows w where w.name = p_request.workflow and w.version = p_request.version)
-    from promise
-    on conflict (tenant, workflow, key) where key is not null do nothing returning h.bucket),
+           coalesce(w.rules, 1::smallint), w.digest
+    from promise left join durable._workflows w on w.name = p_request.workflow and w.version = p_request.version
+    on conflict (tenant, workflow, key) where key is not null do nothing returning h.bucket, h.rules),
   started as (
     insert into durable._journal (bucket, execution, seq, ts, type)
     select h.bucket, p_execution, 0, p_now, 'execution_started' from head h)
-  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version, state, version, pid,
-                              ttl, expires_at, attempt, attempt_open)
+  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, rules, workflow, workflow_version, state,
+                              version, pid, ttl, expires_at, attempt, attempt_open)
   select p_run, p_execution, durable._later(p_now, p_request.timeout_ms),
          case when not v_is_claimed then p_now + coalesce(p_request.delay_ms, 0) end,
-         p_request.queue, p_request.priority, p_request.workflow, p_request.version,
+         p_request.queue, p_request.priority, h.rules, p_request.workflow, p_request.version,
          case when v_is_claimed then 'acquired' else 'pending' end, v_is_claimed::integer, p_worker.worker,
          p_worker.ttl, p_now + p_worker.ttl, v_is_claimed::integer, v_is_claimed
-  from head;
+  from head h;
   if not found then
     delete from durable._promises p where p.id = p_run and p.head = p_execution;
     return false;
@@ -132,8 +134,7 @@ returns void language plpgsql volatile
 as $$
 declare
   v_bucket integer := durable._bucket(p_now);
-  v_digest bytea := (
-    select w.digest from durable._workflows w where w.name = p_request.workflow and w.version = p_request.version);
+  v_code durable._run_code := durable._code_to_run(p_request.workflow, p_request.version);
   v_timeout_at bigint := durable._later(p_now, p_request.timeout_ms);
 begin
   with run as materialized (
@@ -144,14 +145,16 @@ begin
            '{"codec": "json"}', r.args, p_request.tags
     from run r),
   head as (
-    insert into durable._executions (execution, last_at, id, tenant, workflow, workflow_version, bucket, next_seq, digest)
-    select r.execution, p_now, r.id, p_request.tenant, p_request.workflow, p_request.version, v_bucket, 1, v_digest from run r),
+    insert into durable._executions (execution, last_at, id, tenant, workflow, workflow_version, bucket, next_seq, rules, digest)
+    select r.execution, p_now, r.id, p_request.tenant, p_request.workflow, p_request.version, v_bucket, 1, v_code.rules,
+           v_code.digest
+    from run r),
   started as (
     insert into durable._journal (bucket, execution, seq, ts, type)
     select v_bucket, r.execution, 0, p_now, 'execution_started' from run r)
-  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
+  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, rules, workflow, workflow_version)
   select r.id, r.execution, v_timeout_at, p_now + coalesce(p_request.delay_ms, 0), p_request.queue, p_request.priority,
-         p_request.workflow, p_request.version
+         v_code.rules, p_request.workflow, p_request.version
   from run r;
 end
 $$;

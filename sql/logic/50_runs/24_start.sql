@@ -36,6 +36,7 @@ declare
   v_ids text[];
   v_heads bigint[];
   v_keys text[];
+  v_code durable._run_code;
 begin
   with fresh as materialized (
     select distinct on (u.run collate "C") u.run, u.args, u.key
@@ -60,12 +61,12 @@ begin
   if v_ids is null then
     return '{}';
   end if;
+  v_code := durable._code_to_run(p_request.workflow, p_request.version);
   perform durable._begin(v_heads, v_ids, array_fill(p_request.tenant, array[cardinality(v_ids)]),
-                         array_fill(p_request.workflow, array[cardinality(v_ids)]),
-                         array_fill(p_request.version, array[cardinality(v_ids)]), v_keys, v_now);
-  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
+                         array_fill(v_code, array[cardinality(v_ids)]), v_keys, v_now);
+  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, rules, workflow, workflow_version)
   select b.id, b.head, durable._later(v_now, p_request.timeout_ms), v_now + coalesce(p_request.delay_ms, 0), p_request.queue,
-         p_request.priority, p_request.workflow, p_request.version
+         p_request.priority, v_code.rules, p_request.workflow, p_request.version
   from unnest(v_ids, v_heads) as b (id, head);
   return v_ids;
 end

@@ -469,15 +469,19 @@ begin
                 else coalesce(a.queue, t.queue) end as queue, t.priority, coalesce(a.detached, false) as detached, h.tenant,
            durable._later(p_now, case when a."do" = 'timer' then a.duration else a.timeout end) as timeout_at,
            coalesce(a.abandon, false) or coalesce(a.detached, false) as abandoned,
-           case when a."do" = 'run' then durable._next_execution() end as head
+           case when a."do" = 'run' then durable._next_execution() end as head,
+           w.digest, coalesce(w.rules, 1::smallint) as rules
     from unnest(p_reports) b
     left join durable._tasks t on t.id = any (array[b.id])
     join durable._executions h on h.execution = any (array[b.execution])
     cross join lateral unnest(b.commands) a
+    left join durable._workflows w on w.name = any (array[case when a."do" = 'run' then a.name end])
+                                      and w.version = any (array[a.version])
     where b.verdict = 'ok' and a."do" in ('run', 'timer', 'promise', 'until')
   ), begun as (
-    select durable._begin(array_agg(a.head), array_agg(a.id), array_agg(a.tenant), array_agg(a.name), array_agg(a.version),
-                          null, p_now, array_agg(a.abandoned))
+    select durable._begin(array_agg(a.head), array_agg(a.id), array_agg(a.tenant),
+                          array_agg(row(a.name, a.version, a.digest, a.rules)::durable._run_code), null,
+                          p_now, array_agg(a.abandoned))
     from command a where a."do" = 'run' having count(*) > 0
   ), promise as (
     insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
@@ -488,8 +492,8 @@ begin
                        when 'until' then jsonb_build_object('codec', 'json', 'durable:until', a.name) end
     from command a
   ), task as (
-    insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, workflow, workflow_version)
-    select a.id, a.head, a.execution, a.timeout_at, p_now, a.queue, a.priority, a.name, a.version
+    insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, rules, workflow, workflow_version)
+    select a.id, a.head, a.execution, a.timeout_at, p_now, a.queue, a.priority, a.rules, a.name, a.version
     from command a where a."do" = 'run'
   ), callback as (
     insert into durable._callbacks (awaited_id, awaiter_id) select a.id, a.parent from command a where not a.detached

@@ -9,14 +9,16 @@ declare
   v_old durable._executions;
   v_new durable._executions;
   v_at bigint;
+  v_code durable._run_code;
 begin
   select * into v_old from durable._executions h where h.execution = p_old;
   v_at := greatest(v_old.last_at, p_now);
   update durable._executions h set key = null where h.execution = p_old and h.key is not null;
+  v_code := durable._code_to_run(v_old.workflow, v_old.workflow_version);
   insert into durable._executions (execution, previous, last_at, id, tenant, workflow, workflow_version, key, digest, abandoned,
-                                   bucket, next_seq, first_child, next_child)
+                                   rules, bucket, next_seq, first_child, next_child)
   values (durable._next_execution(), p_old, v_at, v_old.id, v_old.tenant, v_old.workflow, v_old.workflow_version, v_old.key,
-          v_old.digest, v_old.abandoned, durable._bucket(p_now), 1,
+          v_old.digest, v_old.abandoned, v_code.rules, durable._bucket(p_now), 1,
           greatest(p_first, v_old.next_child), greatest(p_first, v_old.next_child))
   returning * into v_new;
   perform durable._write_started(array[v_new.execution], v_new.bucket, p_param, v_at, p_attempt);
@@ -24,7 +26,7 @@ begin
 end
 $$;
 comment on function durable._next_head(bigint, integer, text, integer, bigint) is
-  'Creates head and ExecutionStarted of the next generation; p_attempt, if it is another attempt of the run. The key moves to the new head. Child numbers continue, because they are part of ids.';
+  'Creates head and ExecutionStarted of the next generation; p_attempt, if it is another attempt of the run. It is born with the rules of a new run, because it begins a journal. The key moves to the new head. Child numbers continue, because they are part of ids.';
 
 create or replace function durable._carry_signals(
   p_old bigint, p_new bigint, p_unseen integer[], p_all boolean, p_now bigint)
@@ -98,7 +100,7 @@ begin
   perform durable._carry_signals(p_old, v_new.execution, coalesce(p_children[2:], '{}'), v_again, p_now);
   update durable._promises p set head = v_new.execution where p.id = p_id;
   update durable._tasks t
-  set execution = v_new.execution, state = 'pending', pid = null, ttl = null, expires_at = null, crashes = 0,
+  set execution = v_new.execution, rules = v_new.rules, state = 'pending', pid = null, ttl = null, expires_at = null, crashes = 0,
       retry_at = p_now + least(greatest(coalesce(p_ending.retry_in, 0), 0), durable._never() - p_now),
       preference = t.pid, prefer_until = durable._prefer_until(t.pid, p_now)
   where t.id = p_id returning case when t.retry_at <= p_now then t.queue end into v_queue;

@@ -56,7 +56,7 @@ comment on function durable._first_row(bigint, integer) is
   'The instant at which a journal began, and the input in its first row, if the promise does not have it.';
 
 create or replace function durable._try_lock_ready_tasks(
-  p_worker text, p_queues text[], p_codes text[], p_want integer, p_tried text[], p_missed bigint[],
+  p_worker text, p_queues text[], p_codes text[], p_rules integer, p_want integer, p_tried text[], p_missed bigint[],
   out ids text[], out executions bigint[], out owners bigint[], out warm text[])
 language plpgsql volatile
 as $$
@@ -74,18 +74,18 @@ begin
       where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
         and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker
              or durable._is_stale(t.prefer_until, v_now))
-        and durable._code(t.workflow, t.workflow_version) = any (p_codes)
+        and t.rules <= p_rules and durable._code(t.workflow, t.workflow_version) = any (p_codes)
         and t.id <> all (p_tried) and t.execution <> all (p_missed) and (t.owner is null or t.owner <> all (p_missed))
       order by t.priority, t.retry_at
       limit p_want for update skip locked) r
     limit p_want) x;
 end
 $$;
-comment on function durable._try_lock_ready_tasks(text, text[], text[], integer, text[], bigint[]) is
+comment on function durable._try_lock_ready_tasks(text, text[], text[], integer, integer, text[], bigint[]) is
   'Locks up to p_want ready tasks that this worker can run, skipping locked ones, p_tried, and runs whose head or owner is in p_missed. owners: at the same places, null for none; warm: those whose coroutine it has.';
 
 create or replace function durable._try_lock_claim(
-  p_worker text, p_queues text[], p_codes text[], p_want integer,
+  p_worker text, p_queues text[], p_codes text[], p_rules integer, p_want integer,
   out ids text[], out heads bigint[], out warm text[], out owned boolean, out missed bigint[])
 language plpgsql volatile
 as $$
@@ -100,7 +100,7 @@ begin
   ids := '{}'; heads := '{}'; warm := '{}'; missed := '{}'; owned := false;
   for v_round in 1..4 loop
     select * into v_some
-    from durable._try_lock_ready_tasks(p_worker, p_queues, p_codes, p_want - cardinality(ids), v_tried, missed) c;
+    from durable._try_lock_ready_tasks(p_worker, p_queues, p_codes, p_rules, p_want - cardinality(ids), v_tried, missed) c;
     exit when v_some.ids = '{}';
     if v_autocommit and v_round = 1 then
       perform durable._mark_engine_xact(true);
@@ -133,7 +133,7 @@ begin
   end loop;
 end
 $$;
-comment on function durable._try_lock_claim(text, text[], text[], integer) is
+comment on function durable._try_lock_claim(text, text[], text[], integer, integer) is
   'Locks up to p_want ready tasks with their heads, the heads of their owners and their resumes. A run that misses one of these locks is left out, and another one takes its place. If many do, they are put back for half a second.';
 
 create or replace function durable._hand_out(

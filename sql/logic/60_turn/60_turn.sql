@@ -199,7 +199,7 @@ comment on function durable._distinct(text[]) is
   'Each text once. A function, so that a caller with fewer than two texts runs no query.';
 
 create or replace function durable._turn_without_reports(
-  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_ttl_ms integer)
+  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_rules integer, p_want integer, p_ttl_ms integer)
 returns json language plpgsql volatile
 as $$
 declare
@@ -212,7 +212,7 @@ declare
 begin
   perform durable._check_may_lock();
   perform durable._check_site();
-  select * into v_claim from durable._try_lock_claim(p_worker, p_queues, p_codes, greatest(p_want, 0)) c;
+  select * into v_claim from durable._try_lock_claim(p_worker, p_queues, p_codes, p_rules, greatest(p_want, 0)) c;
   v_now := durable._now_ms();
   if cardinality(v_claim.ids) = 1 and not v_claim.owned then
     select * into v_head from durable._executions h where h.execution = v_claim.heads[1];
@@ -230,7 +230,7 @@ begin
   return row_to_json(v_answer);
 end
 $$;
-comment on function durable._turn_without_reports(text, text[], text[], text[], integer, integer) is
+comment on function durable._turn_without_reports(text, text[], text[], text[], integer, integer, integer) is
   'A turn without reports, which only claims. One new run is claimed by the single-row path.';
 
 create or replace function durable._without(p_reports jsonb, p_executions bigint[])
@@ -242,9 +242,9 @@ $$;
 comment on function durable._without(jsonb, bigint[]) is 'The reports of all other runs.';
 
 create or replace function durable._turn(
-  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_reports jsonb, p_ttl_ms integer,
-  p_notify boolean)
-returns json language plpgsql volatile
+  p_worker text, p_queues text[], p_codes text[], p_digests text[], p_rules integer, p_want integer, p_reports jsonb,
+  p_ttl_ms integer)
+returns durable._turn_answer language plpgsql volatile
 as $$
 declare
   v_batch durable._turn_batch := durable._read_reports(p_reports);
@@ -271,7 +271,7 @@ begin
   end if;
   if p_want > 0 then
     select c.ids, c.warm, c.owned, c.missed into v_claim, v_warm, v_owned, v_missed
-    from durable._try_lock_claim(p_worker, p_queues, p_codes, p_want) c;
+    from durable._try_lock_claim(p_worker, p_queues, p_codes, p_rules, p_want) c;
   end if;
   v_now := durable._now_ms();
   v_answer := durable._empty_turn_answer(v_now);
@@ -285,9 +285,6 @@ begin
                         v_now) c;
   end if;
   v_answer.settled := v_batch.settles <> '{}';
-  if p_notify and v_answer.settled then
-    perform durable._notify('durable_settled');
-  end if;
   v_answer.verdicts := durable._encode_verdicts(v_written.reports);
   v_answer.tails := durable._rows_of_others(
     v_written.reports, v_batch.has_commands or v_taken.owned or v_taken.awaiters <> '{}' or v_owned, v_now);
@@ -297,23 +294,24 @@ begin
   end if;
   v_answer.busy := v_taken.busy;
   v_answer.locked := durable._locked_ids(v_taken.locked, v_missed);
-  return row_to_json(v_answer);
+  return v_answer;
 end
 $$;
-comment on function durable._turn(text, text[], text[], text[], integer, jsonb, integer, boolean) is
+comment on function durable._turn(text, text[], text[], text[], integer, integer, jsonb, integer) is
   'A turn with any number of reports, which may also claim. p_codes: the workflows that the worker can run.';
 
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_reports jsonb, p_ttl_ms integer,
-  p_notify boolean default false, p_idle_ms integer default 0)
+  p_notify boolean default false, p_idle_ms integer default 0, p_rules integer default 1)
 returns json language plpgsql volatile
 as $$
 declare
   v_kind text;
   v_answer json;
+  v_turn durable._turn_answer;
 begin
   if coalesce(p_reports, '[]') = '[]' then
-    return durable._turn_without_reports(p_worker, p_queues, p_codes, p_digests, p_want, p_ttl_ms);
+    return durable._turn_without_reports(p_worker, p_queues, p_codes, p_digests, p_rules, p_want, p_ttl_ms);
   elsif p_want <= 0 and durable._knows_site() then
     v_kind := durable._single_kind(p_reports);
     if v_kind = 'end' then
@@ -323,13 +321,17 @@ begin
     end if;
   end if;
   if v_answer is null then
-    v_answer := durable._turn(p_worker, p_queues, p_codes, p_digests, p_want, p_reports, p_ttl_ms, p_notify);
+    v_turn := durable._turn(p_worker, p_queues, p_codes, p_digests, p_rules, p_want, p_reports, p_ttl_ms);
+    if p_notify and v_turn.settled then
+      perform durable._notify('durable_settled');
+    end if;
+    v_answer := row_to_json(v_turn);
   end if;
   return v_answer;
 end
 $$;
-comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer) is
-  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews leases. p_codes: the workflows that it can run, as worker_hello_v1 answered; p_digests: those of their code, at the same places. p_want < 0: claims nothing, not even tasks that this turn resumed. Verdicts: ok, stale, lost; none of them fails the other reports. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null if the turn did not read it, as for a single report. p_notify: sends the hint that a promise settled, with its own commit. p_idle_ms > 0: if the turn ends one run and does nothing else, it registers the worker as idle for so long, as worker_idle_v1 does; idle: it did. WF016.';
+comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer, integer) is
+  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews leases. p_codes: the workflows that it can run, as worker_hello_v1 answered; p_digests: those of their code, at the same places. p_want < 0: claims nothing, not even tasks that this turn resumed. Verdicts: ok, stale, lost; none of them fails the other reports. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null if the turn did not read it, as for a single report. p_notify: sends the hint that a promise settled, with its own commit. p_idle_ms > 0: if the turn ends one run and does nothing else, it registers the worker as idle for so long, as worker_idle_v1 does; idle: it did. p_rules: the newest rules of replay that it knows; it gets no run with newer ones. WF016.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language plpgsql stable

@@ -40,16 +40,16 @@ begin
   if not found then
     perform durable._fail_conflict(format('Id %L is taken.', p_id), 'Use another new_id, or none.');
   end if;
-  insert into durable._executions (execution, id, tenant, workflow, workflow_version, bucket, first_child, next_child,
+  insert into durable._executions (execution, id, tenant, workflow, workflow_version, bucket, first_child, next_child, rules,
                                    written_by_client)
   values (v_new.execution, p_id, p_head.tenant, p_head.workflow, p_head.workflow_version, durable._bucket(p_now),
-          p_head.first_child, p_head.first_child, p_head.written_by_client)
+          p_head.first_child, p_head.first_child, p_head.rules, p_head.written_by_client)
   returning * into v_new;
   return v_new;
 end
 $$;
 comment on function durable._fork_run(durable._promises, durable._executions, text, text, bigint) is
-  'Creates promise and head of a fork, with the input of the generation that is forked and with as much time as the original had. Called before any lock, because it may wait for another session that creates the same id. WF003.';
+  'Creates promise and head of a fork, with the input of the generation that is forked, with its rules, because its rows are copied, and with as much time as the original had. Called before any lock, because it may wait for another session that creates the same id. WF003.';
 
 create or replace function durable._copy_journal(p_from bigint, p_to bigint, p_upto integer, p_values jsonb)
 returns void language plpgsql volatile
@@ -210,17 +210,20 @@ begin
            case when q.queue = p_queues[1] then p_queues[2] else q.queue end as queue,
            case when p.timer then p.timeout_at else durable._later(p_now, durable._time_of(p)) end as new_timeout_at,
            case when p.head is not null then durable._next_execution() end as new_head,
+           w.digest, coalesce(w.rules, 1::smallint) as rules,
            coalesce(h.abandoned, false) and p.state = 'pending' and not exists (
              select from durable._callbacks k where k.awaited_id = p.id and k.awaiter_id = p_from.id) as detached
     from durable._fork_children(p_from.execution, p_upto) c
     join durable._promises p on p.id = any (array[p_from.id || '.' || c.child])
     left join durable._executions h on h.execution = any (array[p.head])
+    left join durable._workflows w on w.name = any (array[h.workflow]) and w.version = any (array[h.workflow_version])
     left join durable._tasks t on t.id = any (array[p.id])
     cross join lateral (select durable._queue_of(p.target) as queue) q
     where c.copied and not c.complete and durable._schedules_promise(c.type) and not p_values ? c.child::text
   ), begun as (
-    select durable._begin(array_agg(c.new_head), array_agg(c.new_id), array_agg(c.tenant), array_agg(c.workflow),
-                          array_agg(c.workflow_version), null, p_now, array_agg(c.abandoned))
+    select durable._begin(array_agg(c.new_head), array_agg(c.new_id), array_agg(c.tenant),
+                          array_agg(row(c.workflow, c.workflow_version, c.digest, c.rules)::durable._run_code), null, p_now,
+                          array_agg(c.abandoned))
     from child c where c.is_run having count(*) > 0
   ), promise as (
     insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
@@ -234,11 +237,11 @@ begin
     join durable._promises r on r.id = any (array[p_to.id])
     left join begun on true
   ), task as (
-    insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, workflow, workflow_version,
+    insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, rules, workflow, workflow_version,
                                 attempt)
     select c.new_id, c.new_head, p_to.execution, c.new_timeout_at, p_now,
-           case when c.is_run then c.queue else durable._queue_of(c.target) end, c.priority, c.workflow, c.workflow_version,
-           c.started
+           case when c.is_run then c.queue else durable._queue_of(c.target) end, c.priority,
+           case when c.is_run then c.rules else 1 end, c.workflow, c.workflow_version, c.started
     from child c where c.target is not null
   )
   insert into durable._callbacks (awaited_id, awaiter_id)
@@ -365,8 +368,8 @@ begin
   end if;
   perform durable._check_adopted(v_from, v_upto, v_values);
   v_priority := coalesce((select t.priority from durable._tasks t where t.id = p_id), 0);
-  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, workflow, workflow_version)
-  select p.id, p.head, p.timeout_at, v_now, v_queues[2], v_priority, w.workflow, w.version
+  insert into durable._tasks (id, execution, deadline, retry_at, queue, priority, rules, workflow, workflow_version)
+  select p.id, p.head, p.timeout_at, v_now, v_queues[2], v_priority, v_to.rules, w.workflow, w.version
   from durable._promises p
   cross join lateral (select case when not v_to.written_by_client then v_to.workflow end as workflow,
                              case when not v_to.written_by_client then v_to.workflow_version end as version) w

@@ -165,11 +165,14 @@ as $$ select durable._counted(p_count, 'worker') || case p_count when 1 then ' s
 comment on function durable._workers_serve(bigint) is '1 worker serves, 3 workers serve.';
 
 create or replace function durable._serving(p_task durable._tasks, p_now bigint)
-returns table (alive bigint, in_queue bigint, named bigint, same bigint, queues text, versions text) language sql stable
+returns table (alive bigint, in_queue bigint, named bigint, same bigint, able bigint, queues text, versions text)
+language sql stable
 as $$
   select count(distinct w.id), count(distinct w.id) filter (where k.in_queue),
          count(distinct w.id) filter (where k.in_queue and k.named),
          count(distinct w.id) filter (where k.in_queue and k.named and v.version = p_task.workflow_version),
+         count(distinct w.id) filter (where k.in_queue and k.named and v.version = p_task.workflow_version
+                                        and w.rules >= p_task.rules),
          (select string_agg(distinct q, ', ') from durable._workers x cross join lateral unnest(x.queues) q
           where durable._is_alive(x, p_now, (select durable._connected()))),
          string_agg(distinct v.version, ', ') filter (where k.in_queue and k.named)
@@ -179,7 +182,7 @@ as $$
   where durable._is_alive(w, p_now, (select durable._connected()))
 $$;
 comment on function durable._serving(durable._tasks, bigint) is
-  'How many workers are alive, serve the queue of a task, its workflow there, and its version; all queues that are served, and the versions of the workflow in that queue.';
+  'How many workers are alive, serve the queue of a task, its workflow there, its version, and know its rules of replay; all queues that are served, and the versions of the workflow in that queue.';
 
 create or replace function durable._queue_cause(p_task durable._tasks, p_now bigint)
 returns durable._cause language plpgsql stable
@@ -194,7 +197,7 @@ declare
 begin
   select * into v from durable._serving(p_task, p_now);
   v_details := jsonb_build_object('queue', v_queue, 'workflow', p_task.workflow, 'version', p_task.workflow_version,
-                                  'workers', v.same, 'ahead', v_ahead);
+                                  'workers', v.able, 'ahead', v_ahead);
   return case
     when v.alive = 0 then durable._because(
       'no_worker', v_queue, format('no worker runs; %s is queued in %s%s', v_label, v_queue, v_since), p_task.retry_at,
@@ -209,13 +212,17 @@ begin
       'no_worker_for_version', v_label, format('no worker serves %s version %s; %s %s', p_task.workflow,
                                                p_task.workflow_version, durable._workers_serve(v.named), v.versions),
       p_task.retry_at, p_details => v_details)
+    when v.able = 0 then durable._because(
+      'no_worker_for_rules', v_label, format('no worker knows the rules of replay %s of %s; %s it with an older pyengine',
+                                             p_task.rules, v_label, durable._workers_serve(v.same)),
+      p_task.retry_at, p_details => v_details || jsonb_build_object('rules', p_task.rules))
     else durable._because(
       'queued', v_queue, format('is %s in queue %s%s; %s it', durable._place(v_ahead), v_queue, v_since,
-                                durable._workers_serve(v.same)), p_task.retry_at, p_details => v_details) end;
+                                durable._workers_serve(v.able)), p_task.retry_at, p_details => v_details) end;
 end
 $$;
 comment on function durable._queue_cause(durable._tasks, bigint) is
-  'A run that is ready and not claimed: no worker that is alive serves its queue, workflow and version, or others come first.';
+  'A run that is ready and not claimed: no worker that is alive serves its queue, workflow and version and knows its rules, or others come first.';
 
 create or replace function durable._reserved_cause(p_task durable._tasks, p_now bigint)
 returns durable._cause language sql stable

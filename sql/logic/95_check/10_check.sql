@@ -116,6 +116,7 @@ as $$
   cross join lateral (select x.* from durable._tasks x where x.id >= s.first and x.id < s.beyond offset 0) t
   cross join (select durable._now_ms() as now_ms) c
   left join durable._promises p on p.id = any (array[t.id])
+  left join durable._executions h on h.execution = any (array[t.execution])
   cross join lateral (select t.state = 'suspended' and exists (
     select from durable._resumes r where r.task_id = any (array[t.id])) as is_woken) m
   cross join lateral (select t.state <> 'suspended' or durable._waits_for_something(t) as is_called) w
@@ -146,6 +147,7 @@ as $$
     ('task_releases_belong_together', num_nonnulls(nullif(t.releases, 0), t.released_by, t.released_until) not in (0, 3)),
     ('task_head_is_promise_head', t.execution is distinct from p.head),
     ('task_owner_is_promise_owner', t.owner is distinct from p.execution),
+    ('task_rules_are_head_rules', t.rules <> h.rules),
     ('consistent_outbox_execute_address_is_target_tag',
       p.target is not null and t.queue is distinct from durable._queue_of(coalesce(t.recv, p.target))
         and (t.workflow is null or t.queue <> t.workflow)),

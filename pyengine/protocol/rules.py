@@ -1,0 +1,21 @@
+"""The rules of replay that this code knows.
+
+Lives here: `RULES`, and what each number changed. May not: the rules of one run, which are in its `RunInfo`.
+Design: a change of what a replay does (events, their order, ids, child numbers) holds only for journals that
+begin after it, so it has a number. A journal begins with the newest rules that the schema knows, and the
+worker which announced its workflow last; it keeps them, and a worker gets no run whose rules it does not
+know. `durable._rules()` is the same number in the schema. Code for older rules stays as long as a journal may
+have them.
+
+| rules | what they changed |
+|---|---|
+| 1 | version 0.1.0 |
+| 2 | not used yet |
+"""
+
+from __future__ import annotations
+
+__all__ = ["RULES"]
+
+RULES = 2
+"""The newest rules of replay that this code knows."""
