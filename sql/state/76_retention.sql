@@ -32,7 +32,7 @@ create table durable._retention (
   place jsonb,
   constraint retention_pk primary key (subject)
 ) with (fillfactor = 50);
-comment on table durable._retention is 'The positions of the sweeps by durable.tick(): one row for runs and, once there are objects, one each for calls and objects.';
+comment on table durable._retention is 'The positions of the sweeps by durable.tick(): one row for runs and, once there are any, one each for calls, objects and callbacks of the older API.';
 comment on column durable._retention.due_at is 'The instant at which the sweep continues.';
-comment on column durable._retention.subject is 'runs, calls or objects.';
+comment on column durable._retention.subject is 'runs, calls, objects or callbacks.';
 comment on column durable._retention.place is 'Where it continues, as the purge of that subject answers in more; null: from the start.';

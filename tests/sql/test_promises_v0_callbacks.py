@@ -28,6 +28,7 @@ from tests.support.verbs import (
     suspend,
     take,
     take_turn,
+    tick,
 )
 
 HTTP = {"type": "http", "data": {"url": "https://Hooks.example/x", "headers": {"X-Key": "k"}}}
@@ -263,6 +264,58 @@ def test_a_dropped_callback_leaves_the_suspend(scene: Connection, clock: Clock) 
     ask(scene, completion("resolve", "x"))
     assert routed(scene)[:2] == ("pending", "g")
     assert rows(scene) == []
+
+
+def test_a_callback_that_ran_out_strands_nobody(scene: Connection, clock: Clock) -> None:
+    """The last callback of a suspended task runs out while its promise is pending: the task is offered again,
+    as one without callbacks is."""
+    ask(scene, callback(timeout_at=clock.now_ms + 10))
+    ask(scene, ("select * from durable.task_complete_v0('t', 1)", ()))
+    assert routed(scene)[0] == "suspended"
+    clock.advance(9)
+    tick(scene)
+    assert routed(scene)[0] == "suspended"
+    clock.advance(1)
+    tick(scene)
+    assert routed(scene)[:2] == ("pending", "g")
+    assert rows(scene) == []
+    assert ask(scene, ("select count(*) from durable.task_offer('g')", ())) == (1,)
+
+
+@pytest.mark.parametrize("late", [0, 5])
+def test_a_promise_that_settles_too_late_offers_the_task_again(
+    scene: Connection, clock: Clock, late: int
+) -> None:
+    """The same if the promise settles at that instant or later, before a tick has looked."""
+    ask(scene, callback(timeout_at=clock.now_ms + 10))
+    ask(scene, ("select * from durable.task_complete_v0('t', 1)", ()))
+    clock.advance(10 + late)
+    ask(scene, completion("resolve", "x"))
+    assert routed(scene)[:2] == ("pending", "g")
+    assert rows(scene) == []
+
+
+def test_another_callback_keeps_the_task_suspended(scene: Connection, clock: Clock) -> None:
+    """A task that has another callback waits for that one."""
+    ask(scene, creation("y"))
+    ask(scene, callback("c1", timeout_at=clock.now_ms + 10))
+    ask(scene, callback("c2", awaited="y"))
+    ask(scene, ("select * from durable.task_complete_v0('t', 1)", ()))
+    clock.advance(10)
+    tick(scene)
+    assert routed(scene)[0] == "suspended"
+    ask(scene, completion("resolve", "y"))
+    assert routed(scene)[:2] == ("pending", "g2")
+
+
+def test_the_instant_of_the_settlement_counts(scene: Connection, clock: Clock) -> None:
+    """A promise whose deadline is before the timeout of the callback fires it, whenever the tick comes."""
+    ask(scene, create("z", clock.now_ms + 9, external="true"))
+    ask(scene, callback(awaited="z", timeout_at=clock.now_ms + 10))
+    ask(scene, ("select * from durable.task_complete_v0('t', 1)", ()))
+    clock.advance(50)
+    ask(scene, ("select durable._settle_due(durable._now_ms(), 10)", ()))
+    assert routed(scene)[:2] == ("pending", "g2")
 
 
 def test_several_callbacks_resume_once(scene: Connection) -> None:

@@ -100,17 +100,37 @@ $$;
 comment on function durable._is_stale(bigint, bigint) is
   'Whether a preference was written before the clock was set back: it would last longer than any may.';
 
+create or replace function durable._offer_again(p_tasks text[], p_now bigint)
+returns text[] language plpgsql volatile strict
+as $$
+declare
+  v_queues text[];
+begin
+  with free as (
+    update durable._tasks t set state = 'pending', retry_at = p_now
+    where t.id = any (p_tasks) and t.state is not distinct from 'suspended' and t.execution is null and t.deadline > p_now
+      and not exists (select from durable._callbacks c
+                      where c.awaited_id > t.id || '.' and c.awaited_id < t.id || '/' and c.awaiter_id = t.id)
+      and not exists (select from durable._callbacks c
+                      where c.awaiter_id = t.id and c.child < 0 and not starts_with(c.awaited_id, c.awaiter_id || '.'))
+    returning t.queue)
+  select coalesce(array_agg(distinct f.queue), '{}') into v_queues from free f;
+  return v_queues;
+end
+$$;
+comment on function durable._offer_again(text[], bigint) is
+  'Offers suspended tasks of protocol clients again whose last callback ran out, because nothing else would wake them. The caller has locked them. Answers their queues.';
+
 create or replace function durable._fire(p_settled durable._settled[], p_now bigint)
-returns table (resumed bigint[], queues text[])
-language plpgsql volatile
+returns table (resumed bigint[], queues text[], expired text[]) language plpgsql volatile
 as $$
 begin
   return query
   with gone as (
     delete from durable._callbacks c using unnest(p_settled) s
     where c.awaited_id = any (array[s.id])
-    returning c.awaited_id, c.awaiter_id, c.id, c.timeout_at, c.recv, c.recv_headers, c.child >= 0 as adopted, s.execution,
-              case when c.child >= 0 then c.child else s.child end as child
+    returning c.awaited_id, c.awaiter_id, c.id, c.timeout_at <= s.settled_at as is_over, c.recv, c.recv_headers, s.execution,
+              c.child >= 0 as adopted, case when c.child >= 0 then c.child else s.child end as child
   ), awaiter as (
     select t.id, t.state, t.execution, t.retry_at, h.status, h.wait_kind, h.wait_left, h.written_by_client,
            array_agg(g.awaited_id) as awaited,
@@ -121,7 +141,7 @@ begin
     from gone g
     left join durable._tasks t on t.id = any (array[g.awaiter_id])
     left join durable._executions h on h.execution = any (array[t.execution])
-    where coalesce(t.deadline > p_now, false) and coalesce(g.timeout_at > p_now, true)
+    where coalesce(t.deadline > p_now, false) and g.is_over is not true
     group by t.id, h.execution
   ), verdict as (
     select a.*, case
@@ -134,7 +154,7 @@ begin
     set state = 'pending', retry_at = p_now, recv = v.recv,
         recv_headers = case when v.recv is not null then (
           select g.recv_headers from gone g
-          where g.awaiter_id = v.id and g.recv = v.recv and g.timeout_at > p_now order by g.id limit 1) end,
+          where g.awaiter_id = v.id and g.recv = v.recv and not g.is_over order by g.id limit 1) end,
         queue = case when v.recv is null then t.queue else durable._queue_of(v.recv) end,
         preference = coalesce(durable._preference_of(v.recv), t.preference),
         prefer_until = durable._prefer_until(coalesce(durable._preference_of(v.recv), t.preference), p_now)
@@ -157,8 +177,9 @@ begin
   )
   select (select array_agg(v.execution order by v.execution) from verdict v where v.satisfied and v.execution is not null),
          (select coalesce(array_agg(distinct u.queue), '{}')
-          from (select w.queue from woken w union all select e.queue from due_now e) u);
+          from (select w.queue from woken w union all select e.queue from due_now e) u),
+         (select array_agg(g.awaiter_id) filter (where g.is_over) from gone g);
 end
 $$;
 comment on function durable._fire(durable._settled[], bigint) is
-  'Consumes the callbacks of settled promises. Outcomes for an awaiter: absent, fulfilled, expired (nothing is done); resumed (suspended and satisfied); buffered or duplicate (a row of _resumes). A run that waits for all of some promises is resumed once. A halted run only stops being blocked. A promise that the run neither created nor adopted resumes it without a journal event. A callback past its own timeout is dropped; a callback with a recv sends the resume to that address. Returns the resumed runs and their queues. The caller holds all locks.';
+  'Consumes the callbacks of settled promises. Outcomes for an awaiter: absent, fulfilled, expired (nothing is done); resumed (suspended and satisfied); buffered or duplicate (a row of _resumes). A run that waits for all of some promises is resumed once. A halted run only stops being blocked. A promise that the run neither created nor adopted resumes it without a journal event. A callback whose promise settled at or after the timeout of the callback is dropped; one with a recv sends the resume to that address. Returns the resumed runs and their queues, and the awaiters of what was dropped (expired). The caller holds all locks.';

@@ -211,7 +211,8 @@ begin
   end if;
   if v_awaited then
     v_events := v_events || durable._adopter_events(v_settled);
-    select f.resumed, f.queues into v_resumed, v_queues from durable._fire(v_settled, p_now) f;
+    select f.resumed, f.queues || durable._offer_again(f.expired, p_now) into v_resumed, v_queues
+    from durable._fire(v_settled, p_now) f;
     v_events := v_events || array(select row(r.execution, 'execution_resumed', null, null, null, null, null)::durable._event
                                   from unnest(v_resumed) as r (execution));
   end if;

@@ -438,6 +438,34 @@ $$;
 comment on function durable._callback_v0(text, text, bigint, text, bigint) is
   'A callback or subscription in its older form. createdOn is when it was asked for.';
 
+create or replace function durable._sweep_callbacks_at(p_at bigint, p_now bigint)
+returns void language sql volatile
+as $$
+  insert into durable._retention as r (due_at, subject) values (least(p_at, p_now + 86400000), 'callbacks')
+  on conflict on constraint retention_pk do update set due_at = excluded.due_at where r.due_at > excluded.due_at
+$$;
+comment on function durable._sweep_callbacks_at(bigint, bigint) is
+  'Has the tick look for callbacks that ran out, at that instant or before.';
+
+create or replace function durable._sweep_callbacks(
+  p_place jsonb, p_now bigint, out removed integer, out place jsonb, out due_in bigint)
+language plpgsql volatile
+as $$
+declare
+  v_tasks text[] := durable._try_lock_free_tasks(array(
+    select distinct c.awaiter_id from durable._callbacks c where c.id <> '' and c.timeout_at <= p_now limit 500));
+begin
+  delete from durable._callbacks c where c.id <> '' and c.timeout_at <= p_now and c.awaiter_id = any (v_tasks);
+  get diagnostics removed = row_count;
+  if durable._offer_again(v_tasks, p_now) <> '{}' then
+    perform durable._hint('durable_ready', p_now);
+  end if;
+  due_in := least(greatest((select min(c.timeout_at) from durable._callbacks c where c.id <> '') - p_now, 1000), 86400000);
+end
+$$;
+comment on function durable._sweep_callbacks(jsonb, bigint) is
+  'Drops callbacks that ran out, of 500 awaiters at most; an awaiter that has no other is offered again. A locked one is left to the next time, a second later.';
+
 create or replace function durable.promise_callback_v0(
   p_id text, p_promise_id text, p_root_promise_id text, p_timeout_at bigint, p_recv jsonb)
 returns table (status integer, word text, callback jsonb, promise jsonb) language plpgsql volatile
@@ -469,6 +497,7 @@ begin
     v_new := found;
     if v_new then
       perform durable._arm(array[p_promise_id]);
+      perform durable._sweep_callbacks_at(p_timeout_at, v_now);
     end if;
   end if;
   v_promise := durable._read_v0(p_promise_id, v_now);
@@ -485,7 +514,7 @@ begin
 end
 $$;
 comment on function durable.promise_callback_v0(text, text, text, bigint, jsonb) is
-  'Older API: resumes the task of p_root_promise_id at p_recv when p_promise_id completes before p_timeout_at. 201 registered; 200 with a callback: registered before; 200 without one: that id belongs to another callback, or one of the two is completed, so read the promise and continue; 404 no such promise. WF004, WF005, WF010.';
+  'Older API: resumes the task of p_root_promise_id at p_recv when p_promise_id completes before p_timeout_at; when the last callback of a suspended task runs out it is offered again as one without callbacks. 201 registered; 200 with a callback: registered before; 200 without one: that id belongs to another callback, or one of the two is completed, so read the promise and continue; 404 no such promise. WF004, WF005, WF010.';
 
 create or replace function durable.promise_subscribe_v0(
   p_promise_id text, p_recv jsonb, p_id text default null, p_timeout_at bigint default null)

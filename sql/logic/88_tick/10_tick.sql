@@ -405,7 +405,7 @@ begin
   end if;
   select * into v_sweep from durable._retention r
   where r.due_at not between p_now + 1 and p_now + 90000000 order by r.due_at limit 1 for no key update skip locked;
-  if not found and not exists (select from durable._retention) then
+  if not exists (select from durable._retention r where r.subject = 'runs') then
     insert into durable._retention (due_at, subject) values (p_now + 3600000, 'runs');
   elsif v_sweep.subject = 'runs' and (exists (select from durable._objects) or exists (select from durable._claims)) then
     insert into durable._retention (due_at, subject) values (p_now, 'calls'), (p_now, 'objects')
@@ -431,6 +431,7 @@ begin
     when 'runs' then select * into v_part from durable._sweep_runs(v_sweep.place, p_now) s;
     when 'calls' then select * into v_part from durable._sweep_calls(v_sweep.place, p_now) s;
     when 'objects' then select * into v_part from durable._sweep_objects(v_sweep.place, p_now) s;
+    when 'callbacks' then select * into v_part from durable._sweep_callbacks(v_sweep.place, p_now) s;
   end case;
   update durable._retention r set place = v_part.place, due_at = p_now + v_part.due_in where r.subject = v_sweep.subject;
   return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'removed', v_part.removed,
@@ -438,7 +439,7 @@ begin
 end
 $$;
 comment on function durable._sweep_retention(bigint) is
-  'The answer of a tick that did one portion of one sweep of retention: of runs, of calls or of objects; also if there was nothing to remove; null if none was due. In a transaction of its own: see durable._sweep_runs.';
+  'The answer of a tick that did one portion of one sweep of retention: of runs, of calls, of objects, or of callbacks of the older API; also if there was nothing to remove; null if none was due. In a transaction of its own: see durable._sweep_runs.';
 
 create or replace function durable.tick_v1(p_limit integer, p_schedules boolean default true)
 returns jsonb language plpgsql volatile
