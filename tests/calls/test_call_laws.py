@@ -55,10 +55,6 @@ LAWS: dict[str, Break] = {
     "I18 exec_status_agrees_with_the_outcome": Break(
         A.format("phase = 'integrate_error'", f"{COMPLETED} and phase = 'integrate_ok'")
     ),
-    "I25 token_is_in_no_object": Break(
-        A.format("token = 'a token of the backend'", LIVE)
-        + '; select durable.datum_put(\'{"string": "a token of the backend"}\')'
-    ),
     "attempt_belongs_to_a_call": Break(f"delete from durable._calls c where {OF_LIVE}"),
     "attempt_deadline_is_that_of_its_promise": Break(A.format("deadline = 1", LIVE)),
     "attempt_is_in_the_queue_of_its_adapter": Break(A.format("adapter = 'other'", LIVE)),
@@ -180,10 +176,10 @@ def test_no_law_is_missed() -> None:
 
 
 def test_every_invariant_has_its_law() -> None:
-    """The table at the top of the source names each of the 25 once, with laws that some hand breaks."""
+    """The table at the top of the source names each but I25 once, with laws that some hand breaks."""
     (source,) = LOGIC.rglob("90_call_laws.sql")
     table = re.findall(r"^--   (I\d+) +([^(\n]+)", source.read_text(encoding="utf-8"), re.M)
-    assert [number for number, _ in table] == [f"I{number}" for number in range(1, 26)]
+    assert [number for number, _ in table] == [f"I{number}" for number in range(1, 25)]
     laws = {law.strip() for _, names in table for law in names.split(",")}
     assert laws <= {*LAWS, *OBJECTS, *TASKS, *JOURNALS}
 
@@ -257,7 +253,7 @@ def test_one_attempt_and_one_scope_are_checked(scene: Scene, clock: Clock) -> No
     promises = [row[0] for row in scene.all("select promise from durable.call_attempts")]
     scene.conn.execute("update durable._call_attempts set created_at = created_at + 1000000")
     for promise in promises:
-        assert scene.all(OF_ID, promise) == [("attempt_times_are_those_of_its_promise", promise)]
+        assert ("attempt_times_are_those_of_its_promise", promise) in scene.all(OF_ID, promise)
     scene.conn.execute("update durable._call_attempts set created_at = created_at - 1000000")
     scene.conn.execute("update durable._pins set version = version + 1 where scope = 't'")
     assert [law for law, _ in scene.all(OF_ID, "t")] == ["I16 pin_is_the_last_of_its_history"]

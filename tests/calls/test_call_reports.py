@@ -188,3 +188,33 @@ def test_objects_come_with_a_report(scene: Scene) -> None:
     assert refusal(scene.conn, lambda: scene.report(document, **report, objects=wrong)).startswith("WF004")
     assert scene.report(document, **report, objects=objects) == "completed_ok"
     assert scene.begin()["dag"] == dag.hex()
+
+
+TOKEN = "job-0123456789abcdef"
+
+
+@pytest.mark.parametrize("outcome", ["ok", "error"])
+def test_a_token_stands_in_its_attempt_alone(scene: Scene, clock: Clock, outcome: str) -> None:
+    """It may be a secret: the executor puts it into no object, promise, journal or message of its own."""
+    answer = scene.begin()
+    scene.pending(scene.lease()[0], TOKEN, poll_after_ms=0)
+    clock.advance(10)
+    scene.done(scene.lease()[0], outcome=outcome)
+    assert scene.state(answer) == f"completed_{outcome}"
+    tables = "select tablename from pg_tables where schemaname = 'durable' order by tablename"
+    told = []
+    for (table,) in scene.all(tables):
+        rows = f"select count(*) from durable.{table} x where strpos(x::text, %s) > 0"
+        bytes_ = f"select count(*) from durable.{table} x where strpos(x::text, encode(%s, 'hex')) > 0"
+        if scene.one(rows, TOKEN) + scene.one(bytes_, TOKEN.encode()) > 0:
+            told.append(table)
+    assert told == ["_call_attempts"]
+
+
+def test_a_result_may_name_its_job(scene: Scene, clock: Clock) -> None:
+    """An adapter whose token is the id of its job returns that id: a value is what its user chooses."""
+    scene.begin()
+    scene.pending(scene.lease()[0], TOKEN, poll_after_ms=0)
+    clock.advance(10)
+    assert scene.done(scene.lease()[0], TOKEN) == "completed_ok"
+    assert scene.all("select law from durable.check()") == []

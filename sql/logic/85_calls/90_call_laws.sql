@@ -26,7 +26,8 @@
 --   I22  I22 recorded_call_names_its_exec
 --   I23  I23 object_is_canonical
 --   I24  I24 object_refs_exist
---   I25  I25 token_is_in_no_object
+--
+-- I25, no token in an object, is no law about rows: users choose values, and one may be that of a token.
 
 create or replace function durable._no_key_reaches()
 returns bytea language sql immutable parallel safe
@@ -58,9 +59,6 @@ as $$
   left join durable._promises p on p.id = any (array[durable._call_promise(a.execution_key)])
   left join durable._tasks t on t.id = any (array[p.id])
   left join durable._objects e on e.id = any (array[a.exec_id]) and e.kind = 'exec'
-  left join durable._objects s
-    on octet_length(a.token) >= 16
-       and s.id = any (array[durable._object_id('datum', 'string', convert_to(a.token, 'UTF8'), '{}', '{}')])
   cross join lateral (values
     ('I2 attempt_exec_is_of_its_outcome',
       a.exec_id is not null
@@ -78,7 +76,6 @@ as $$
     ('I12 attempt_knows_where_to_resume', a.phase not in ('poll_adapter', 'integrate_ok', 'integrate_error')),
     ('I13 attempt_within_budget', a.failures > a.budget + 1),
     ('I18 exec_status_agrees_with_the_outcome', e.sub <> substr(a.phase, 11)),
-    ('I25 token_is_in_no_object', s.created_at >= a.created_at),
     ('attempt_belongs_to_a_call', c.value_key is null or a.generation > c.generation),
     ('attempt_deadline_is_that_of_its_promise',
       p.id is not null and a.deadline is distinct from nullif(p.timeout_at, durable._never())),
@@ -92,7 +89,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_attempts(bytea[], bytea[]) is
-  'Laws of single attempts. The promise of one that ended may be removed, and its result collected; one that people resolve by hand gives the attempt up. A token may be a secret, so no object that is younger than its attempt has it as its text; one of less than 16 bytes is no secret and may be a value by chance.';
+  'Laws of single attempts. The promise of one that ended may be removed, and its result collected; one that people resolve by hand gives the attempt up.';
 
 create or replace function durable._check_call_generations(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
