@@ -447,8 +447,7 @@ $$;
 comment on function durable._sweep_callbacks_at(bigint, bigint) is
   'Has the tick look for callbacks that ran out, at that instant or before.';
 
-create or replace function durable._sweep_callbacks(
-  p_place jsonb, p_now bigint, out removed integer, out place jsonb, out due_in bigint)
+create or replace function durable._sweep_callbacks(p_now bigint, out removed integer, out due_in bigint)
 language plpgsql volatile
 as $$
 declare
@@ -463,7 +462,7 @@ begin
   due_in := least(greatest((select min(c.timeout_at) from durable._callbacks c where c.id <> '') - p_now, 1000), 86400000);
 end
 $$;
-comment on function durable._sweep_callbacks(jsonb, bigint) is
+comment on function durable._sweep_callbacks(bigint) is
   'Drops callbacks that ran out, of 500 awaiters at most; an awaiter that has no other is offered again. A locked one is left to the next time, a second later.';
 
 create or replace function durable.promise_callback_v0(

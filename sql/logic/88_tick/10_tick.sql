@@ -64,7 +64,7 @@ as $$
 begin
   return exists (select from durable._workers w
                  where w.id = p_task.pid and p_task.id = any (w.unrenewed)
-                   and w.seen_at between p_now - p_task.ttl and p_now + p_task.ttl);
+                   and w.seen_at between p_now - p_task.ttl + 1 and p_now + p_task.ttl);
 end
 $$;
 comment on function durable._could_not_renew(durable._tasks, bigint) is
@@ -431,7 +431,7 @@ begin
     when 'runs' then select * into v_part from durable._sweep_runs(v_sweep.place, p_now) s;
     when 'calls' then select * into v_part from durable._sweep_calls(v_sweep.place, p_now) s;
     when 'objects' then select * into v_part from durable._sweep_objects(v_sweep.place, p_now) s;
-    when 'callbacks' then select * into v_part from durable._sweep_callbacks(v_sweep.place, p_now) s;
+    when 'callbacks' then select s.*, null::jsonb as place into v_part from durable._sweep_callbacks(p_now) s;
   end case;
   update durable._retention r set place = v_part.place, due_at = p_now + v_part.due_in where r.subject = v_sweep.subject;
   return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'removed', v_part.removed,
