@@ -63,16 +63,17 @@ class AppRuntime:
             target = database_url(self._url, self._data_dir)
             # there is no pooler before the embedded server
             direct = None if target.embedded else listen_url(self._listen_url)
-            url = target.url
+            url, start_server = target.url, None
             if url is None:
                 server = EmbeddedPostgres(target.data_dir)
+                start_server = server.start
                 url = await asyncio.to_thread(server.start)
                 self._closing.push_async_callback(asyncio.to_thread, server.stop)
             if install or target.embedded:
                 from pyengine.admin import migrate
 
                 await asyncio.to_thread(migrate.install, url)
-            self.database = Database(url, listen_url=direct)
+            self.database = Database(url, listen_url=direct, start_server=start_server)
             await self.database.open()
             self.listener = Listener(self.database)
             self.client = Client(self.database, registry=self._registry, listener=self.listener)

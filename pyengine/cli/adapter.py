@@ -123,7 +123,7 @@ def worker(
                 soft_wrap=True,
             ),
         )
-        database = Database(db.url, listen_url=listen_url)
+        database = Database(db.url, listen_url=listen_url, start_server=db.start_server)
         programs = ProgramExecutor(served, limits=polls.limits, passed=polls.env or ())
         made = AdapterWorker(
             [programs],

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-    from pyengine.embedded.server import Target
+    from pyengine.embedded.server import EmbeddedPostgres, Target
 
 __all__ = ["Database", "Invocation", "asked", "explain"]
 
@@ -49,12 +49,14 @@ class Database:
         url: its URL, with the password.
         target: how the database was chosen.
         psql: the command line that opens it in psql, for `subprocess`; without a password.
+        start_server: starts the embedded server again, if it was killed; None: it is not embedded.
     """
 
     conn: Connection[TupleRow]
     url: str
     target: Target
     psql: tuple[str, ...]
+    start_server: Callable[[], object] | None = None
 
     def ask(self, procedure: Procedure, *values: object) -> dict[str, Any]:
         """Run a statement of clients, and return its first row."""
@@ -136,21 +138,24 @@ class Invocation:
         """
         target = self.target()
         with ExitStack() as stack:
+            server = None
             if target.url is not None:
                 url, psql = target.url, _psql_of_url(target.url)
             else:
-                url, psql = self._embedded(target, stack, create=create)
+                server = self._embedded(target, stack, create=create)
+                url, psql = server.dsn, tuple(shlex.split(server.psql_command()))
             if wait:
                 _wait_for(url, target, self.out)
             conn = stack.enter_context(connect(url, target))
-            opened = Database(conn=conn, url=url, target=target, psql=psql)
+            start = None if server is None else server.start
+            opened = Database(conn=conn, url=url, target=target, psql=psql, start_server=start)
             if create and schema and target.embedded:
                 install(url, self.out)
             if schema:
                 must_fit(conn, self.line)
             yield opened
 
-    def _embedded(self, target: Target, stack: ExitStack, *, create: bool) -> tuple[str, tuple[str, ...]]:
+    def _embedded(self, target: Target, stack: ExitStack, *, create: bool) -> EmbeddedPostgres:
         from pyengine.embedded.server import EmbeddedPostgres
 
         folder = target.data_dir
@@ -159,8 +164,7 @@ class Invocation:
                 f"the embedded Postgres in {folder} was never started",
                 hint=f"{self.line('db', 'init')}, or: {self.line('demo')}",
             )
-        server = stack.enter_context(EmbeddedPostgres(folder))
-        return server.dsn, tuple(shlex.split(server.psql_command()))
+        return stack.enter_context(EmbeddedPostgres(folder))
 
 
 @contextmanager

@@ -192,7 +192,9 @@ def serve(
     with ServingProcess() as process, at.database(create=True, wait=not no_wait) as db:
         db.conn.close()
         log.configure()
-        process.run(_serve(at, replace(config, database_url=db.url), redact(db.place)))
+        process.run(
+            _serve(at, replace(config, database_url=db.url, start_server=db.start_server), redact(db.place))
+        )
     at.out.remark("gateway stopped")
 
 

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -44,7 +45,7 @@ from pyengine.database.statements.procedures import (
     VERSION,
     Procedure,
 )
-from pyengine.errors import EngineError, InvalidRequest, Unavailable
+from pyengine.errors import EmbeddedPostgresError, EngineError, InvalidRequest, Unavailable
 from pyengine.passwords import hidden
 from pyengine.servers import Servers, is_standby
 
@@ -119,6 +120,7 @@ class Database:
         dsn: URL of the database, postgresql://user:password@host:port/name.
         listen_url: URL of the same database without a pooler, for hints and presence.
         application_name: application name of its sessions in pg_stat_activity.
+        start_server: starts a server of our own again, or returns at once if it runs; None: it is not ours.
 
     Attributes:
         where: its name in messages.
@@ -130,7 +132,12 @@ class Database:
     """
 
     def __init__(
-        self, dsn: str, *, listen_url: str | None = None, application_name: str = "pyengine"
+        self,
+        dsn: str,
+        *,
+        listen_url: str | None = None,
+        application_name: str = "pyengine",
+        start_server: Callable[[], object] | None = None,
     ) -> None:
         if not dsn.startswith(("postgresql://", "postgres://")):
             raise InvalidRequest("a database URL begins with postgresql://")
@@ -142,6 +149,8 @@ class Database:
         self.outage = OutageLog(logger)
         self.copy = CopyLog(logger)
         self._direct = None if listen_url is None else Database(listen_url, application_name=application_name)
+        self._start_server = start_server
+        self._starting = threading.Lock()
         self.opened = False
         self.server_pids: set[int] = set()
 
@@ -208,7 +217,7 @@ class Database:
         refuse_version(self.where, row)
 
     async def connect(self, role: str) -> Any:
-        """Return a new connection.
+        """Return a new connection. A server of our own that was killed is started again.
 
         Args:
             role: its purpose, part of the application name in pg_stat_activity.
@@ -217,6 +226,26 @@ class Database:
             Unavailable: no server can be reached, or each is starting, full or a standby.
             EngineError: the server refuses the connection: no such database, wrong password.
         """
+        try:
+            return await self._connect(role)
+        except NoConnection:
+            raise
+        except Unavailable:
+            if self._start_server is None:
+                raise
+        await asyncio.to_thread(self._start_again, self._start_server)
+        return await self._connect(role)
+
+    def _start_again(self, start_server: Callable[[], object]) -> None:
+        """Start the server, in a thread: connections of several loops may miss it at once."""
+        try:
+            with self._starting:
+                start_server()
+        except EmbeddedPostgresError as error:
+            raise Unavailable(f"{self.where} cannot be started: {error.message}") from error
+
+    async def _connect(self, role: str) -> Any:
+        """Return a new connection to one of the servers; raises as `connect`."""
         failures: list[EngineError] = []
         for url in self._servers.in_order():
             try:

@@ -82,7 +82,10 @@ class Parts:
         config.check()
         self.config = config
         database = Database(
-            config.database_url, listen_url=config.listen_url, application_name="pyengine gateway"
+            config.database_url,
+            listen_url=config.listen_url,
+            application_name="pyengine gateway",
+            start_server=config.start_server,
         )
         self.backend = Backend(database, connections=config.connections, max_waiting=config.max_waiting)
         self.metrics = Metrics()

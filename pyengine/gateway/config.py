@@ -10,6 +10,7 @@ import ipaddress
 import math
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -36,6 +37,7 @@ class GatewayConfig:
     Args:
         database_url: URL of the database.
         listen_url: URL of the same database past its pooler, for hints.
+        start_server: starts a server of our own again, if it was killed; None: it is not ours.
         host: the address to listen on.
         port: its port; 0 takes any that is free.
         older_port: the port of streams for clients of the older API, or None.
@@ -72,6 +74,7 @@ class GatewayConfig:
 
     database_url: str
     listen_url: str | None = None
+    start_server: Callable[[], object] | None = None
     host: str = "127.0.0.1"
     port: int = 8001
     older_port: int | None = None

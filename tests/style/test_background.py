@@ -26,6 +26,7 @@ AWAITED = {
     ),
     "pyengine/development.py": (1, "awaited at once: a task only for the context of errors"),
     "pyengine/app_runtime.py": (3, "awaited at once"),
+    "pyengine/database/connection.py": (1, "the connection that misses the server awaits its start"),
     "pyengine/calls/adapter_process.py": (1, "the function that begins it waits for the end of the process"),
     "pyengine/calls/exchange.py": (3, "awaited at once"),
     "pyengine/calls/functions.py": (1, "the caller awaits it"),

@@ -1,0 +1,100 @@
+"""Law: a process that uses the embedded server and finds it killed starts it again, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pyengine import App, NotFound, Unavailable, ctx
+from pyengine.embedded.postmaster import Postmaster, is_postmaster, read_postmaster
+
+WAIT_S = 60.0
+
+
+def server_of(home: Path) -> Postmaster:
+    """The server that runs in a folder."""
+    server = read_postmaster(home / "data")
+    assert server is not None
+    return server
+
+
+def kill(home: Path) -> int:
+    """End it with kill -9; answer its number."""
+    pid = server_of(home).pid
+    os.kill(pid, signal.SIGKILL)
+    while is_postmaster(pid, home / "data"):
+        time.sleep(0.002)
+    return pid
+
+
+async def answered(ask: Callable[[], Awaitable[object]]) -> None:
+    """Ask until the connection that asks was not the one that was lost."""
+    while True:
+        try:
+            await ask()
+        except (Unavailable, NotFound):
+            await asyncio.sleep(0.02)
+        else:
+            return
+
+
+def test_a_worker_and_its_client(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that were under way end, and new ones are started, without another command."""
+    for name in ("PYENGINE_DATABASE_URL", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    app = App(data_dir=home)
+
+    @app.workflow
+    async def waits() -> str:
+        return await ctx.promise(str, name="go")
+
+    async def main() -> None:
+        async with app.client() as client, app.worker():
+            run = await client.start(waits)
+            while (await run.get()).state != "waiting":
+                await asyncio.sleep(0.02)
+            for number in range(2):
+                killed = await asyncio.to_thread(kill, home)
+                async with asyncio.timeout(WAIT_S):
+                    await answered(lambda id=f"r{number}": client.start(waits, id=id))  # type: ignore[misc]
+                    await answered(lambda id=f"r{number}.0": client.promises.resolve(id, "x"))  # type: ignore[misc]
+                    assert server_of(home).pid != killed
+            await client.promises.resolve(f"{run.id}.0", "done")
+            async with asyncio.timeout(WAIT_S):
+                assert await run == "done"
+
+    asyncio.run(main())
+    assert read_postmaster(home / "data") is None
+
+
+@pytest.mark.parametrize("words", ["adapter worker --adapter x=/bin/true", "serve --port 0"])
+def test_a_command_that_serves(home: Path, words: str) -> None:
+    """Nobody else uses the server; it is started again, and stopped by its last user."""
+    named = {name: value for name, value in os.environ.items() if "DATABASE_URL" not in name}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "pyengine", *words.split()],
+        env=named | {"PYENGINE_DATA_DIR": str(home), "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert running.stdout is not None and running.stdout.readline()
+        killed = kill(home)
+        until_s = time.monotonic() + WAIT_S
+        while (server := read_postmaster(home / "data")) is None or server.pid == killed:
+            assert running.poll() is None and time.monotonic() < until_s
+            time.sleep(0.02)
+    finally:
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 0, errors
+    assert read_postmaster(home / "data") is None
