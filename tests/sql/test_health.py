@@ -13,6 +13,7 @@ ASKED = {
     "journal partitions",
     "oldest snapshot",
     "notification queue",
+    "live tables",
     "due work",
     "ticks of workers",
 }
@@ -116,3 +117,28 @@ def test_an_old_snapshot_is_reported(conn: Connection, laboratory: Laboratory) -
         assert ", from 0:10:0" in told
     conn.execute("select pg_stat_clear_snapshot()")
     assert troubled(conn) == {}
+
+
+def test_a_table_that_a_backlog_has_left_large_is_reported(conn: Connection) -> None:
+    """A live table of 64 MB with hardly a row is told, with the command; one whose rows are there is not."""
+    bloated = "select name, rows, bytes > 4000000 from durable._bloated(%s)"
+    fill = (
+        "insert into durable._tasks (deadline, id, state, queue, retry_at) "
+        "select 0, 't' || n || repeat('x', 400), 'pending', 'q', 0 from generate_series(1, 5000) n"
+    )
+    conn.execute("set session_replication_role = replica")
+    conn.execute(fill.encode())
+    conn.execute("analyze durable._tasks")
+    assert conn.execute(bloated.encode(), (4_000_000,)).fetchall() == []
+    conn.execute("delete from durable._tasks")
+    conn.execute("analyze durable._tasks")
+    assert conn.execute(bloated.encode(), (4_000_000,)).fetchall() == [("_tasks", 0, True)]
+    assert troubled(conn) == {}
+    conn.execute(
+        "create or replace function durable._bloated(p_bytes bigint)"
+        " returns table (name text, bytes bigint, rows bigint) language sql stable"
+        " as $$ select '_tasks', 2 * p_bytes, 57::bigint $$"
+    )
+    assert troubled(conn) == {"live tables": "_tasks has 128 MB for 57 rows"}
+    (hint,) = ask(conn, ("select hint from durable.health where subject = 'live tables'", ()))
+    assert "vacuum (truncate) durable._tasks" in hint

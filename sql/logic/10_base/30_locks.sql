@@ -17,8 +17,10 @@ returns void language plpgsql stable
 as $$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
-    perform durable._fail_conflict('The transaction reads one snapshot, so it cannot see the changes for which it waited.',
-                                   'Use BEGIN ISOLATION LEVEL READ COMMITTED.');
+    perform durable._fail_conflict(
+      format('This transaction is %s: if it had to wait here for another session, it would not see what that has changed.',
+             upper(current_setting('transaction_isolation'))),
+      'Use BEGIN ISOLATION LEVEL READ COMMITTED, which a session with another default_transaction_isolation says each time.');
   elsif current_setting('durable.fenced', true) <> '' then
     perform durable._fail_conflict(format('The transaction has fenced task %L, and this call locks what comes before a fence.',
                                           current_setting('durable.fenced', true)),

@@ -21,6 +21,19 @@ returns text language sql immutable parallel safe
 as $$ select to_char(make_interval(secs => greatest(p_ms, 0) / 1000), 'FMHH24:MI:SS') $$;
 comment on function durable._ago(bigint) is 'Milliseconds as hours, minutes and seconds, for people.';
 
+create or replace function durable._bloated(p_bytes bigint)
+returns table (name text, bytes bigint, rows bigint) language sql stable
+as $$
+  select x.name, x.bytes, x.rows
+  from (select c.relname::text as name, pg_relation_size(c.oid) as bytes,
+               greatest(c.reltuples, pg_stat_get_live_tuples(c.oid), 0)::bigint as rows
+        from pg_catalog.pg_class c
+        where c.relnamespace = 'durable'::regnamespace and c.relkind = 'r' and 'vacuum_truncate=off' = any (c.reloptions)) x
+  where x.bytes > p_bytes and x.bytes > 16384 * x.rows order by x.bytes desc limit 1
+$$;
+comment on function durable._bloated(bigint) is
+  'The largest table of live work that is larger than p_bytes and has less than one row in two pages: what a backlog has left. Such tables keep their size, because giving it back locks them.';
+
 create or replace view durable.health as
 with clock as (select durable._now_ms() as now)
 select 'site' as subject, s.state <> 'copy' as ok,
@@ -54,6 +67,12 @@ select 'notification queue', n.usage < 0.5, format('%s %% full', round((100 * n.
        'A session that listens has been in a transaction for long: end it. From 90 % on no hints are sent, and work waits for polls.'
 from (select pg_notification_queue_usage() as usage) n
 union all
+select 'live tables', b.name is null,
+       case when b.name is null then 'none is much larger than its rows'
+         else format('%s has %s for %s rows', b.name, pg_size_pretty(b.bytes), b.rows) end,
+       'Reading live work reads all of it. As the owner, in a quiet moment: vacuum (truncate) durable.' || coalesce(b.name, '_tasks')
+from (select 1) x left join lateral durable._bloated(67108864) b on true
+union all
 select 'due work', coalesce(d.at >= c.now - 60000, true),
        case when d.at is null then 'nothing waits' else format('the oldest was due %s ago', durable._ago(c.now - d.at)) end,
        'select durable.tick(); tells why it is not done. A transaction that holds its run may be in the way.'
@@ -75,4 +94,4 @@ left join lateral (
   select w.id, coalesce(w.ticked_at, w.started_at)::bigint as last from durable._workers w
   where w.seen_at > c.now - 120000 order by 2 limit 1) t on true;
 comment on view durable.health is
-  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; work that has been due for a minute; the worker that has not ticked for the longest time.';
+  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; tables of live work that a backlog has left large (over 64 MB and two pages a row); work that has been due for a minute; the worker that has not ticked for the longest time.';
