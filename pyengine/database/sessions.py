@@ -29,9 +29,11 @@ from pyengine.database.statements.sessions import (
     WORKER_SETTINGS,
 )
 
-__all__ = ["DRIVER_ERRORS", "begin", "clean_session", "fit", "is_odd", "keep_alive", "transaction"]
+__all__ = ["DRIVER_ERRORS", "begin", "clean_session", "fit", "is_odd", "keep_alive", "stopped", "transaction"]
 
 _CLEAN_S = 5.0
+_WATCH_S = 0.005
+_STOPS_S = 0.5
 
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -92,6 +94,13 @@ async def clean_session(conn: Any) -> bool:
     except DRIVER_ERRORS:
         return False
     return True
+
+
+async def stopped(conn: Any) -> None:
+    """Give the driver the moment that it takes to ask the server to stop what nobody wants any more."""
+    until_s = clock.monotonic() + _STOPS_S
+    while getattr(conn, "_cancellations", None) and clock.monotonic() < until_s:
+        await clock.sleep(_WATCH_S)
 
 
 def keep_alive(conn: Any) -> None:

@@ -20,6 +20,7 @@ import asyncpg
 from pyengine import clock
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s
 from pyengine.database.pool import ConnectionPool
+from pyengine.database.sessions import stopped
 from pyengine.database.statements.sql_functions import SQL_STEP
 from pyengine.definitions.sql_errors import sql_error
 from pyengine.definitions.sql_steps import SqlStep
@@ -39,9 +40,7 @@ _UNLIMITED_S = 1e7
 _USERS = "durable._call_function("
 _CONFLICTS = frozenset({"40001", "40P01"})
 _BUSY, _CANCELED, _LOST, _STALE = "55P03", "57014", "WF002", "WF006"
-_WATCH_S = 0.005
 _TICK_S = 0.005
-_STOPS_S = 0.5
 
 
 class SqlStepRunner:
@@ -126,7 +125,7 @@ class SqlStepRunner:
             try:
                 answer: str = await conn.fetchval(SQL_STEP.sql, *given, timeout=timeout_s)
             except (asyncio.CancelledError, TimeoutError):
-                await _stopped(conn)
+                await stopped(conn)
                 raise
             return answer
 
@@ -161,10 +160,3 @@ def _meaning(error: EngineError, attempt: Attempt, *, over: bool) -> str:
     if state not in words:
         raise error
     return words[state]
-
-
-async def _stopped(conn: Any) -> None:
-    """Give the driver the moment that it takes to ask the server to stop what nobody wants any more."""
-    until_s = clock.monotonic() + _STOPS_S
-    while getattr(conn, "_cancellations", None) and clock.monotonic() < until_s:
-        await clock.sleep(_WATCH_S)

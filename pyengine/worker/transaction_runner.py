@@ -25,7 +25,7 @@ from pyengine.background import Background
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s, mapped
 from pyengine.database.faults import TOO_LARGE
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.sessions import begin
+from pyengine.database.sessions import begin, stopped
 from pyengine.database.statements.procedures import COMMIT, TRANSACTION_LIMITS
 from pyengine.errors import (
     EncodeError,
@@ -217,6 +217,9 @@ class TransactionRunner:
                     return
         except asyncio.CancelledError:
             # what was under way may still hold the connection
+            # a commit may wait for a standby: to cancel it is to end that wait
+            if session.ask.kind != "commit":
+                await stopped(conn)
             link.drop()
             raise
         finally:

@@ -48,6 +48,18 @@ _TEXTS = {
 }
 # drivers that read values as texts rely on these
 _READ = {"datestyle": "ISO, MDY", "intervalstyle": "postgres"}
+# a session whose client has vanished ends within half a minute, as its client's does (database/sessions.py)
+_VANISHED = {
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "4",
+    "tcp_user_timeout": "30s",
+}
+# and so does its statement; some platforms of the server cannot look
+_CHECKS = (
+    "do $$ begin perform set_config('client_connection_check_interval', '2s', false); "
+    "exception when invalid_parameter_value then null; end $$"
+)
 # the client gives a statement up after 60 s: then the server ends it too
 _PATIENCE = {"lock_timeout": "1s", "statement_timeout": "65s"}
 # a lock is often waited for twice: for its turn, and for its holder; a gateway gives a statement up after 9 s
@@ -66,17 +78,19 @@ def _set(settings: dict[str, str], *, local: bool = False) -> str:
     return "select " + ", ".join(parts)
 
 
-WORKER_SETTINGS = Procedure(
-    signature="() for the session", sql=_set(_TRANSACTIONS | _TEXTS | _READ | _PATIENCE)
-)
+def _session(settings: dict[str, str]) -> Procedure:
+    return Procedure(
+        signature="() for the session; several statements", sql=f"{_set(settings | _VANISHED)}; {_CHECKS}"
+    )
 
-CLIENT_SETTINGS = Procedure(signature="() for the session", sql=_set(_TRANSACTIONS | _TEXTS | _READ))
 
-GATEWAY_SETTINGS = Procedure(
-    signature="() for the session", sql=_set(_TRANSACTIONS | _TEXTS | _READ | _LITTLE_PATIENCE)
-)
+WORKER_SETTINGS = _session(_TRANSACTIONS | _TEXTS | _READ | _PATIENCE)
 
-USER_SETTINGS = Procedure(signature="() for the session", sql=_set(_TRANSACTIONS))
+CLIENT_SETTINGS = _session(_TRANSACTIONS | _TEXTS | _READ)
+
+GATEWAY_SETTINGS = _session(_TRANSACTIONS | _TEXTS | _READ | _LITTLE_PATIENCE)
+
+USER_SETTINGS = _session(_TRANSACTIONS)
 
 SETTINGS = {"client": CLIENT_SETTINGS, "gateway": GATEWAY_SETTINGS, "work": USER_SETTINGS}
 """By the purpose of a connection; all others are of workers."""
