@@ -489,8 +489,8 @@ class CallMatcher:
     def _match_timer(self, duration_ms: Callable[[], int], limits: str | None = None) -> Match:
         """Match a timer with the next number; the duration, in milliseconds, is asked for if it is new."""
         sequence = self.sequence
-        if sequence.restricted:
-            sequence.admit("timer", "")
+        if sequence.restricted and sequence.admit("timer", "") is not None:
+            return "disagrees"
         row, child = sequence.row(), sequence.next_child
         if row is not None and row.type == RowType.TIMER_SCHEDULED:
             return "agrees"

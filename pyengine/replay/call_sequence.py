@@ -11,7 +11,9 @@ below recorded ones is a step or a receive, and anything else there is a disagre
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from pyengine.definitions.current_run import RunInfo
@@ -27,7 +29,7 @@ from pyengine.replay.divergence import Difference
 from pyengine.replay.history import History, describe_operation, describe_row
 from pyengine.values.codec import TypeCodec, type_codec
 
-__all__ = ["NOTHING", "CallSequence", "Match", "describe_end", "ignore_cancel"]
+__all__ = ["NOTHING", "REFUSALS_MAX", "CallSequence", "Match", "describe_end", "ignore_cancel"]
 
 C = TypeVar("C", bound=Call)
 W = TypeVar("W", bound=WaitForSeveral)
@@ -37,6 +39,10 @@ Match: TypeAlias = Literal["agrees", "discarded", "disagrees"]
 
 NOTHING = type_codec(None)
 _BRIEF = 500
+_NOT_ITS_CODE = ("pyengine", "asyncio", "contextlib")
+
+REFUSALS_MAX = 100_000
+"""How many calls of a run that is being cancelled are refused before its code is stopped."""
 
 
 class CallSequence:
@@ -58,6 +64,7 @@ class CallSequence:
         calls: calls that are not completed, by child number; cancelled ones stay until their rows come.
         all_waits: waits for all of several calls.
         in_transaction: name of the open transaction; no durable call fits inside.
+        swallows_at: file and line of code that goes on however often it is cancelled, and is stopped there.
         capture_inside: while a transaction is open: records captured values in its row.
     """
 
@@ -78,6 +85,8 @@ class CallSequence:
         self.in_transaction: str | None = None
         self.capture_inside: Callable[[str, Callable[[], str] | None], str | None] | None = None
         self._operations = 0
+        self._refusals = 0
+        self.swallows_at: str | None = None
 
     # -- which calls are allowed
 
@@ -92,6 +101,11 @@ class CallSequence:
             return self.dead_call(kind, name)
         self.refuse_in_transaction(f"{kind} {name}".rstrip())
         if self.cancellation.applied and current_shield() is None:
+            self._refusals += 1
+            if self._refusals > REFUSALS_MAX:
+                self.swallows_at = _place_of_code()
+                self.die()
+                return self.dead_call(kind, name)
             raise asyncio.CancelledError
         return None
 
@@ -294,6 +308,14 @@ class CallSequence:
             run_id=self.run.id, child=child, expected=expected, got=got, neighbours=neighbours
         ).problem()
         self.die()
+
+
+def _place_of_code() -> str:
+    """Return file and line of the code of the workflow that makes a call now."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] in _NOT_ITS_CODE:
+        frame = frame.f_back
+    return "unknown" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def describe_end(main: asyncio.Task[Any]) -> str:

@@ -197,7 +197,8 @@ class JoinSet(Generic[T]):
     # -- waiting
 
     def _check_usable(self) -> None:
-        self._sequence.admit("step", "")
+        if self._sequence.admit("step", "") is not None:
+            self._sequence.loop.raise_evicted()
         if self._discarded and self._sequence.cancellation.applied:
             # the journal does not hold the set, so its operations cannot be recorded
             raise asyncio.CancelledError

@@ -12,7 +12,6 @@ and journal disagree the run halts and nothing is lost.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from functools import cached_property
@@ -40,6 +39,7 @@ from pyengine.protocol.commands import (
     Suspend,
 )
 from pyengine.protocol.journal import Row, RowType
+from pyengine.replay import run_log
 from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.call_matcher import CallMatcher, ContinueAsNewRequest
 from pyengine.replay.call_sequence import describe_end
@@ -55,7 +55,6 @@ from pyengine.values.exceptions import only_error
 
 __all__ = ["Replay"]
 
-logger = logging.getLogger("pyengine.workflow")
 
 # constants, since looking up a member of an enum is slow and each row of a replay needs these
 _CANCEL_REQUESTED = RowType.CANCEL_REQUESTED
@@ -224,6 +223,9 @@ class Replay:
             # a workflow has no process to leave
             return self._halted() or self._failed(error)
         waits = self._transacting and self.in_transaction
+        if self._sequence.swallows_at is not None:
+            run_log.cancellation_swallowed(self.run, self._sequence.swallows_at)
+            return Cancelled()
         if not waits and self._sequence.misses_calls:
             self._halt_at_missing_call()
         if self._sequence.problem is not None:
@@ -490,10 +492,5 @@ class Replay:
     def _report_unhandled(self) -> None:
         """Log errors that no code was left to receive."""
         for one in self._loop.unhandled:
-            run = self.run
-            fields = {"event": "workflow_unhandled_error", "run": run.id, "workflow": run.workflow}
-            sentence = (
-                f"an error of the code of run {run.id} of {run.workflow} reached no code: {one.message}"
-            )
-            logger.warning(sentence, extra={**fields, "queue": run.queue}, exc_info=one.error)
+            run_log.error_unhandled(self.run, one.message, one.error)
         self._loop.unhandled.clear()

@@ -29,6 +29,8 @@ from pyengine.values.error_records import public_headline, public_traceback, rea
 
 __all__ = [
     "attempt_failed",
+    "cancellation_swallowed",
+    "error_unhandled",
     "report_refused",
     "run_claimed",
     "run_ended",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 logger = logging.getLogger("pyengine.worker")
+of_code = logging.getLogger("pyengine.workflow")
 each_run = logging.getLogger("pyengine.runs")
 """The logger of what happens to every run; a busy worker switches it off."""
 
@@ -174,6 +177,21 @@ def run_evicted(info: RunInfo, problem: str) -> None:
     """Warn of code of a run that did not let its coroutine be thrown away quietly."""
     sentence = f"the code of run {info.id} of {info.workflow} was thrown away, and answered with {problem}"
     logger.warning(sentence, extra=_fields(info, "run_evicted"))
+
+
+def cancellation_swallowed(info: RunInfo, at: str) -> None:
+    """A run goes on however often it is cancelled, and is stopped."""
+    sentence = (
+        f"run {info.id} of {info.workflow} swallows asyncio.CancelledError and goes on: "
+        f"it is stopped at {at}; let it out of `except:` and `except BaseException:`"
+    )
+    logger.error(sentence, extra=_fields(info, "cancellation_swallowed"))
+
+
+def error_unhandled(info: RunInfo, message: str, error: BaseException | None) -> None:
+    """An error of the code of a run has reached no code."""
+    sentence = f"an error of the code of run {info.id} of {info.workflow} reached no code: {message}"
+    of_code.warning(sentence, extra=_fields(info, "workflow_unhandled_error"), exc_info=error)
 
 
 def run_failed_to_replay(info: RunInfo, error: BaseException) -> None:
