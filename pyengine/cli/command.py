@@ -28,7 +28,8 @@ DatabaseUrl = Annotated[
     typer.Option(
         metavar="URL",
         show_default=False,
-        help="Database; else PYENGINE_DATABASE_URL, DATABASE_URL, else the embedded Postgres.",
+        help="Database; else PYENGINE_DATABASE_URL, DATABASE_URL, else the embedded Postgres. A password "
+        "belongs into the environment: other users of the machine see options.",
     ),
 ]
 DataDir = Annotated[

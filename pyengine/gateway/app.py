@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pyengine.background import Background
 from pyengine.database.connection import Database
@@ -228,6 +228,7 @@ def create_app(config: GatewayConfig) -> Starlette:
     app.state.parts = parts
     app.router.redirect_slashes = False
     app.add_middleware(_OneSlash)
+    app.add_middleware(_OneMessage)
     if parts.resources.verifier is None:
         app.add_middleware(_NoPages, names=_names(config))
     return app
@@ -283,6 +284,45 @@ class _OneSlash:
         if scope["type"] == "http" and scope["path"].startswith("//"):
             scope = {**scope, "path": "/" + scope["path"].lstrip("/")}
         await self._app(scope, receive, send)
+
+
+class _OneMessage:
+    """Closes a connection on which two readers may see different messages.
+
+    A request that has both a length and a transfer encoding is read by the encoding, as RFC 9112 says, and by
+    another one before us perhaps by the length: what follows is of nobody. A version that is none is refused.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and close its connection behind the answer if need be."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["http_version"] not in ("1.0", "1.1"):
+            answer = JSONResponse({"error": "HTTP/1.1 is spoken here"}, 505, {"connection": "close"})
+            await answer(scope, receive, send)
+            return
+        names = {name for name, _ in scope["headers"]}
+        closes = {b"content-length", b"transfer-encoding"} <= names
+        await self._app(scope, receive, _closing(send) if closes else send)
+
+
+def _closing(send: Send) -> Send:
+    """Return a `send` that closes the connection behind the answer."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [pair for pair in message.get("headers", []) if pair[0].lower() != b"connection"]
+            message = {**message, "headers": [*headers, (b"connection", b"close")]}
+        await send(message)
+
+    return closing
 
 
 class _NoPages:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import socket
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pyengine import clock
-from pyengine.errors import InvalidRequest
+from pyengine.errors import EngineError, InvalidRequest
 from pyengine.gateway.app import Parts, create_app
 from pyengine.gateway.config import GatewayConfig
 from pyengine.gateway.connections import Connections
@@ -42,6 +43,15 @@ _REFUSED = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_TOO_MANY), _TOO_MANY)
 )
+
+
+# what is used of uvicorn beyond its documented parts
+_USED: dict[type, tuple[str, ...]] = {
+    H11Protocol: ("conn", "cycle", "transport", "app_state", "send_400_response", "on_response_complete"),
+    RequestResponseCycle: ("disconnected", "message_event", "response_complete", "response_started"),
+    uvicorn.Server: ("started", "should_exit", "servers", "capture_signals", "shutdown"),
+    uvicorn.Config: ("timeout_graceful_shutdown",),
+}
 
 
 class GatewayServer:
@@ -76,7 +86,9 @@ class GatewayServer:
 
         Raises:
             InvalidRequest: the address cannot be used.
+            EngineError: this uvicorn has not what a gateway uses of it.
         """
+        _check_uvicorn()
         connections = Connections(_limit_of_connections(self._config.max_connections), self.parts.metrics)
         # it reports each start, and each line that is no HTTP
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
@@ -240,6 +252,22 @@ class _Connection(H11Protocol):
         self._head_handle = None
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def _check_uvicorn() -> None:
+    """Raise an error if a release of uvicorn has changed the parts that are used here.
+
+    No release is excluded beforehand: most change none of them.
+    """
+    for cls, names in _USED.items():
+        # `servers` is set by another method than __init__
+        made = {name for fn in vars(cls).values() if inspect.isfunction(fn) for name in fn.__code__.co_names}
+        missing = [name for name in names if not hasattr(cls, name) and name not in made]
+        if missing:
+            raise EngineError(
+                f"uvicorn {uvicorn.__version__} has no {cls.__name__}.{missing[0]}, which a gateway uses",
+                hint="pip install 'uvicorn<=0.54', and tell us",
+            )
 
 
 def _limit_of_connections(wanted: int) -> int:

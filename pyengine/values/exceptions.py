@@ -172,9 +172,13 @@ class ExceptionCodec:
         """
         try:
             record = msgspec.json.decode(text) if text else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             record = text
-        return self._build(record)
+        try:
+            return self._build(record)
+        except RecursionError:
+            # only a row that was not written by this engine has so many causes, or is so deep
+            return _remote({"message": "an error with more causes than can be followed"}, None)
 
     def _build(self, record: Any) -> BaseException:
         if not isinstance(record, dict):

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
 
-from pyengine.errors import InvalidRequest
+from pyengine.errors import EngineError, InvalidRequest
 from pyengine.gateway import http_server
 from pyengine.gateway.config import GatewayConfig
-from tests.gateway.http_client import Client, EventStream, raw
+from tests.gateway.http_client import Client, EventStream, post_head, raw
 from tests.gateway.test_older import OlderStream
 from tests.support.gateway import Gateway
 
@@ -90,3 +91,30 @@ def test_streams_leave_room_for_requests() -> None:
     """As many streams as connections are refused with the next option to give."""
     with pytest.raises(InvalidRequest, match="leave none beside 8 streams"):
         GatewayConfig(database_url="", max_connections=8, max_streams=8).check()
+
+
+def test_a_request_of_two_lengths_is_the_last_one(client: Client) -> None:
+    """One that has a length and a transfer encoding is answered, and its connection is closed behind it: what
+    follows may be of another request for a proxy."""
+    body = json.dumps(client.envelope("promise.get", id="nothing")).encode()
+    chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    head = post_head(None, "content-length: 5")
+    found = raw(client.url, head + chunk + head + chunk)
+    assert found.startswith(b"HTTP/1.1 404") and found.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in found.lower()
+    found = raw(client.url, post_head(None) + chunk + post_head(None, "connection: close") + chunk)
+    assert found.count(b"HTTP/1.1 404") == 2
+
+
+@pytest.mark.parametrize("version", [b"9.9", b"2.0", b"0.9"])
+def test_a_version_that_is_none(client: Client, version: bytes) -> None:
+    """Is refused, and the connection closed."""
+    found = raw(client.url, b"GET /health HTTP/%s\r\nhost: localhost\r\n\r\n" % version)
+    assert found.startswith((b"HTTP/1.1 505", b"HTTP/1.1 400")) and b"connection: close" in found.lower()
+
+
+def test_a_uvicorn_that_has_changed(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release without a part that a gateway uses is named at the start."""
+    monkeypatch.setitem(http_server._USED, uvicorn.Server, ("started", "not_any_more"))
+    with pytest.raises(EngineError, match=r"has no Server\.not_any_more"), Gateway(dsn):
+        pass

@@ -460,3 +460,10 @@ def test_the_schema_has_the_same_table() -> None:
     assert len(names) >= 11
     for name, kind in names:
         assert (name, error_kind({"type": name})) == (name, kind)
+
+
+@pytest.mark.parametrize("depth", [3_000, 200_000])
+def test_no_record_fails_the_decoder(depth: int) -> None:
+    """A chain of causes that no engine has written is an error like any other."""
+    record = '{"type": "ValueError", "message": "x", "cause": ' * depth + "null" + "}" * depth
+    assert isinstance(ExceptionCodec().decode(record), RemoteError)

@@ -17,7 +17,7 @@ begin
     perform durable._fail_conflict(
       format('%s %L ended as %s at %s and was removed.', case when v_one.workflow is null then 'Promise' else 'Run' end, v_one.id,
              v_one.state, durable._at(v_one.ended_at))
-        || coalesce(format(' It had the key %L.', v_one.key), ''),
+        || case when v_one.key is null then '' else format(' It had the key %L.', v_one.key) end,
       'It does not run a second time: use another id or key, or none. Setting removed_ids_days says how long it is remembered.');
   end if;
 end
