@@ -53,6 +53,7 @@ create table durable._tasks (
   recv_headers jsonb,
   released_by text[],
   rules smallint not null default 1,
+  suspect boolean not null default false,
   constraint tasks_pk primary key (id),
   constraint tasks_are_lawful check (row(
     version, crashes, attempt, state, retry_at, expires_at, ttl, pid, queue, workflow, workflow_version, recv,
@@ -69,6 +70,8 @@ comment on column durable._tasks.version is 'Fencing token: raised by one at eac
 comment on column durable._tasks.deadline is 'Copy of the promise''s timeout_at, immutable: task operations need no promise lock.';
 comment on column durable._tasks.expires_at is 'Instant at which the lease ends unless renewed.';
 comment on column durable._tasks.retry_at is 'Not to be dispatched before this instant.';
+comment on column durable._tasks.suspect is
+  'Its worker was lost before it had reported anything about this run, so it may be the one that ends workers: it is claimed alone.';
 comment on column durable._tasks.acquired_at is
   'When it was acquired last; null before that, and for a run that was handed off. An acquire may be sent again while its lease has not been renewed.';
 comment on column durable._tasks.ttl is 'Length of the lease that the holder asked for, in ms.';

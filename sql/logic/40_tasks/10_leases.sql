@@ -73,17 +73,68 @@ $$;
 comment on function durable._interrupt(bigint[], text, bigint) is
   'Closes the open attempts of local steps of runs that left their worker. A client that keeps its own journal reports its attempts itself.';
 
+create or replace function durable._says_a_word(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_type in ('step_completed', 'step_failed', 'first_attempt_failed', 'attempt_failed', 'last_attempt_completed',
+                    'last_attempt_failed', 'open_step_completed', 'open_step_failed', 'child_run_scheduled',
+                    'promise_registered', 'timer_scheduled', 'random_generated', 'time_recorded', 'join_set_created',
+                    'join_set_submitted', 'join_set_awaited')
+$$;
+comment on function durable._says_a_word(durable.row_type) is
+  'True for a journal row by which a worker shows that it has come further with a run. An attempt that only began shows nothing.';
+
+create or replace function durable._silent(p_ids text[])
+returns text[] language plpgsql stable
+as $$
+begin
+  return array(
+    select t.id from durable._tasks t
+    join durable._executions h on h.execution = any (array[t.execution])
+    where t.id = any (p_ids)
+      and (select count(*) from durable._journal j
+           where j.execution = h.execution and j.bucket = h.bucket and j.ts >= coalesce(t.acquired_at, 0)
+             and durable._says_a_word(j.type)) = 0);
+end
+$$;
+comment on function durable._silent(text[]) is
+  'Those of the leased runs about which their worker has reported nothing since it has them.';
+
+create or replace function durable._guilty(p_ids text[], p_silent text[])
+returns text[] language plpgsql stable
+as $$
+begin
+  return array(
+    select coalesce(
+             -- alone among those that were claimed alone, alone among those without a word, or alone
+             case when count(*) filter (where t.suspect and s.silent) = 1
+                  then min(t.id) filter (where t.suspect and s.silent) end,
+             case when count(*) filter (where s.silent) = 1 then min(t.id) filter (where s.silent) end,
+             case when count(*) = 1 then min(t.id) end)
+    from durable._tasks t
+    cross join lateral (select t.id = any (p_silent)) as s (silent)
+    where t.id = any (p_ids) and t.execution is not null
+    group by t.pid);
+end
+$$;
+comment on function durable._guilty(text[], text[]) is
+  'Of the runs that are lost together, for each worker the one that may have ended it; null where several may. p_silent: as durable._silent answers.';
+
 create or replace function durable._revoke_leases(p_ids text[], p_reason text, p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
   v_executions bigint[];
+  v_silent text[];
+  v_guilty text[];
   v_halted text[];
   v_queues text[];
 begin
   if p_ids = '{}' then
     return '{}';
   end if;
+  v_silent := durable._silent(p_ids);
+  v_guilty := durable._guilty(p_ids, v_silent);
   v_executions := array(select t.execution from durable._tasks t where t.id = any (p_ids) and t.execution is not null);
   perform durable._interrupt(v_executions, p_reason, p_now);
   perform durable._append(array(
@@ -95,12 +146,15 @@ begin
     where t.id = any (p_ids) and t.attempt_open order by p.execution, p.child), p_now);
   with lost as (
     update durable._tasks t
-    set crashes = least(t.crashes + 1, 32767), attempt_open = false, pid = null, ttl = null, expires_at = null,
-        preference = null, prefer_until = null,
-        state = case when t.execution is null or t.crashes < l.crashes then 'pending' else 'halted' end,
-        retry_at = case when t.execution is null or t.crashes < l.crashes then p_now end
-    from (select durable._setting_int('max_crashes') as crashes) l
-    where t.id = any (p_ids)
+    set crashes = least(t.crashes + c.counts::integer, 32767), suspect = t.id = any (v_silent), attempt_open = false,
+        pid = null, ttl = null, expires_at = null, preference = null, prefer_until = null,
+        state = case when c.goes_on then 'pending' else 'halted' end, retry_at = case when c.goes_on then p_now end
+    from durable._tasks o
+    cross join lateral (select o.execution is null or coalesce(o.id = any (v_guilty), false) as counts) g
+    cross join lateral (
+      select g.counts, o.execution is null or not g.counts or o.crashes < durable._setting_int('max_crashes') as goes_on
+      offset 0) as c
+    where t.id = any (p_ids) and o.id = any (array[t.id])
     returning t.id, t.state, t.queue
   )
   select array_agg(l.id) filter (where l.state = 'halted'),
@@ -114,7 +168,7 @@ begin
 end
 $$;
 comment on function durable._revoke_leases(text[], text, bigint) is
-  'Revokes leases: the tasks become pending again, or halted after too many crashes of a run. The version stays; the next acquire raises it. The caller holds tasks and heads.';
+  'Revokes leases: the tasks become pending again, or halted after too many crashes of a run. A loss counts for the one run that may have ended the worker; runs about which the worker has reported nothing are suspects, and claimed alone. The version stays; the next acquire raises it. The caller holds tasks and heads.';
 
 create or replace function durable._end_frozen_sessions()
 returns void language plpgsql volatile

@@ -291,7 +291,7 @@ begin
     set state = 'pending', retry_at = p_now + coalesce((select 0 from durable._resumes r where r.task_id = t.id limit 1),
                                     greatest(p_retry_in[array_position(p_ids, t.id)], 0)),
         preference = case when p_retry_in[array_position(p_ids, t.id)] > 0 then t.pid end,
-        pid = null, ttl = null, expires_at = null, crashes = 0
+        pid = null, ttl = null, expires_at = null, crashes = 0, suspect = false
     where t.id = any (p_ids)
     returning t.queue, t.retry_at
   )
@@ -344,7 +344,8 @@ returns void language plpgsql volatile
 as $$
 begin
   update durable._tasks t
-  set state = 'suspended', pid = null, ttl = null, expires_at = null, crashes = 0, preference = t.pid, releases = 0,
+  set state = 'suspended', pid = null, ttl = null, expires_at = null, crashes = 0, suspect = false,
+      preference = t.pid, releases = 0,
       released_by = null, released_until = null
   where t.id = any (p_ids);
   delete from durable._resumes r where r.task_id = any (p_ids);
@@ -629,7 +630,7 @@ declare
 begin
   with ready as (
     update durable._tasks t
-    set state = 'pending', retry_at = p_now, crashes = 0, releases = 0, released_by = null, released_until = null
+    set state = 'pending', retry_at = p_now, crashes = 0, suspect = false, releases = 0, released_by = null, released_until = null
     where t.id = any (p_ids) and t.state is not distinct from 'halted' and t.deadline > p_now
     returning t.execution
   )

@@ -101,6 +101,7 @@ begin
   update durable._promises p set head = v_new.execution where p.id = p_id;
   update durable._tasks t
   set execution = v_new.execution, rules = v_new.rules, state = 'pending', pid = null, ttl = null, expires_at = null, crashes = 0,
+      suspect = false,
       retry_at = p_now + least(greatest(coalesce(p_ending.retry_in, 0), 0), durable._never() - p_now),
       preference = t.pid, prefer_until = durable._prefer_until(t.pid, p_now)
   where t.id = p_id returning case when t.retry_at <= p_now then t.queue end into v_queue;

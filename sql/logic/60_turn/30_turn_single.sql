@@ -128,10 +128,10 @@ begin
     return null;
   end if;
   perform durable._append(array[v_event], v_now, true);
-  if v_task.expires_at - v_now < v_task.ttl / 2 or v_task.crashes > 0 then
+  if v_task.expires_at - v_now < v_task.ttl / 2 or v_task.crashes > 0 or v_task.suspect then
     -- a session that outlived a restore must not renew
     perform durable._check_site();
-    update durable._tasks t set expires_at = v_now + t.ttl, crashes = 0 where t.id = v_id;
+    update durable._tasks t set expires_at = v_now + t.ttl, crashes = 0, suspect = false where t.id = v_id;
   end if;
   return row_to_json(durable._single_answer(v_execution, 'acquired', v_seen, v_seen + durable._width(v_event.type), v_now));
 end

@@ -57,20 +57,21 @@ comment on function durable._first_row(bigint, integer) is
 
 create or replace function durable._try_lock_ready_tasks(
   p_worker text, p_queues text[], p_codes text[], p_rules integer, p_want integer, p_tried text[], p_missed bigint[],
-  out ids text[], out executions bigint[], out owners bigint[], out warm text[])
+  out ids text[], out executions bigint[], out owners bigint[], out warm text[], out suspects text[])
 language plpgsql volatile
 as $$
 declare
   v_now bigint := durable._now_ms();
 begin
   select coalesce(array_agg(x.id), '{}'), coalesce(array_agg(x.execution), '{}'), coalesce(array_agg(x.owner), '{}'),
-         coalesce(array_agg(x.id) filter (where x.preference = p_worker), '{}')
-  into ids, executions, owners, warm
+         coalesce(array_agg(x.id) filter (where x.preference = p_worker), '{}'),
+         coalesce(array_agg(x.id) filter (where x.suspect), '{}')
+  into ids, executions, owners, warm, suspects
   from (
     select r.*
     from unnest(p_queues) as q (queue)
     cross join lateral (
-      select t.id, t.execution, t.owner, t.preference from durable._tasks t
+      select t.id, t.execution, t.owner, t.preference, t.suspect from durable._tasks t
       where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
         and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker
              or durable._is_stale(t.prefer_until, v_now))
@@ -82,7 +83,25 @@ begin
 end
 $$;
 comment on function durable._try_lock_ready_tasks(text, text[], text[], integer, integer, text[], bigint[]) is
-  'Locks up to p_want ready tasks that this worker can run, skipping locked ones, p_tried, and runs whose head or owner is in p_missed. owners: at the same places, null for none; warm: those whose coroutine it has.';
+  'Locks up to p_want ready tasks that this worker can run, skipping locked ones, p_tried, and runs whose head or owner is in p_missed. owners: at the same places, null for none; warm: those whose coroutine it has; suspects: those that are claimed alone.';
+
+create or replace function durable._without_suspects(
+  p_worker text, p_ids text[], p_suspects text[], p_is_first boolean, out places integer[], out alone boolean)
+language plpgsql stable
+as $$
+declare
+  v_now bigint := durable._now_ms();
+begin
+  -- one at a time, or nobody could tell which of them ends its worker; a worker that lives a second longer takes the next
+  alone := p_is_first and p_ids[1] = any (p_suspects) and not exists (
+    select from durable._tasks t
+    where t.pid = p_worker and t.state = 'acquired' and t.suspect and t.acquired_at between v_now - 1000 and v_now);
+  places := case when alone then '{1}' else array(
+    select i from generate_subscripts(p_ids, 1) i where p_ids[i] <> all (p_suspects)) end;
+end
+$$;
+comment on function durable._without_suspects(text, text[], text[], boolean) is
+  'Which of the tasks a claim may have: the first, alone, if it is a suspect and the worker has no other about which it still may say its first word; else those that are no suspects. p_is_first: the claim has no other task.';
 
 create or replace function durable._try_lock_claim(
   p_worker text, p_queues text[], p_codes text[], p_rules integer, p_want integer,
@@ -91,6 +110,7 @@ language plpgsql volatile
 as $$
 declare
   v_some record;
+  v_places record;
   v_missed bigint[];
   v_resumed text[];
   v_tried text[] := '{}';
@@ -104,6 +124,15 @@ begin
     exit when v_some.ids = '{}';
     if v_autocommit and v_round = 1 then
       perform durable._mark_engine_xact(true);
+    end if;
+    if v_some.suspects <> '{}' then
+      select * into v_places from durable._without_suspects(p_worker, v_some.ids, v_some.suspects, ids = '{}') w;
+      v_tried := v_tried || v_some.suspects;
+      select coalesce(array_agg(v_some.ids[i]), '{}'), coalesce(array_agg(v_some.executions[i]), '{}'),
+             coalesce(array_agg(v_some.owners[i]), '{}')
+      into v_some.ids, v_some.executions, v_some.owners from unnest(v_places.places) i;
+      p_want := case when v_places.alone then 1 else p_want end;
+      continue when v_some.ids = '{}';
     end if;
     v_missed := durable._try_lock_heads(
       v_some.executions || array(select distinct o from unnest(v_some.owners) o where o is not null));
@@ -134,7 +163,7 @@ begin
 end
 $$;
 comment on function durable._try_lock_claim(text, text[], text[], integer, integer) is
-  'Locks up to p_want ready tasks with their heads, the heads of their owners and their resumes. A run that misses one of these locks is left out, and another one takes its place. If many do, they are put back for half a second.';
+  'Locks up to p_want ready tasks with their heads, the heads of their owners and their resumes. A run that misses one of these locks is left out, and another one takes its place; a suspect is claimed alone. If many do, they are put back for half a second.';
 
 create or replace function durable._hand_out(
   p_executions bigint[], p_warm text[], p_most bigint, out tasks json[], out left_out bigint[])

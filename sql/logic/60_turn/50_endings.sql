@@ -159,11 +159,11 @@ create or replace function durable._renew(p_reports durable._run_report[], p_now
 returns void language plpgsql volatile
 as $$
 begin
-  update durable._tasks t set expires_at = p_now + t.ttl, crashes = 0
+  update durable._tasks t set expires_at = p_now + t.ttl, crashes = 0, suspect = false
   where t.id = any (array(select b.id from unnest(p_reports) b where b.verdict = 'ok'))
     and durable._is_leased(t, t.version, p_now)
     and (t.expires_at - p_now < t.ttl / 2
-         or (t.crashes > 0 and t.id = any (array(
+         or ((t.crashes > 0 or t.suspect) and t.id = any (array(
                select b.id from unnest(p_reports) b cross join lateral unnest(b.outcomes) o where o.begun is not true))));
 end
 $$;

@@ -405,8 +405,9 @@ create or replace function durable._keep_lease(p_id text, p_now bigint)
 returns void language plpgsql volatile
 as $$
 begin
-  update durable._tasks t set expires_at = durable._later(p_now, t.ttl), crashes = 0
-  where t.id = p_id and durable._is_leased(t, t.version, p_now) and (t.expires_at - p_now < t.ttl / 2 or t.crashes > 0);
+  update durable._tasks t set expires_at = durable._later(p_now, t.ttl), crashes = 0, suspect = false
+  where t.id = p_id and durable._is_leased(t, t.version, p_now) and (t.expires_at - p_now < t.ttl / 2
+                                                                            or t.crashes > 0 or t.suspect);
 end
 $$;
 comment on function durable._keep_lease(text, bigint) is
