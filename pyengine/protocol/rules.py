@@ -10,7 +10,7 @@ have them.
 | rules | what they changed |
 |---|---|
 | 1 | version 0.1.0 |
-| 2 | not used yet |
+| 2 | ids of detached runs do not grow without end (child_ids.py) |
 """
 
 from __future__ import annotations

@@ -229,6 +229,7 @@ class CallMatcher:
         call = sequence.take_call("child run", name, signature.result, discarded=match == "discarded")
         if detached:
             call.kind = "detached run"
+            call.adopted_id = sequence.started_id(call.child, row)
             (sequence.cancellation.calls if match == "discarded" else sequence.calls).pop(call.child)
             call.fail(
                 NotAwaitable(f"run {call.id} was started detached; nothing of this run can wait for it")

@@ -22,7 +22,18 @@ from pyengine.loop.awaitables import AllWait, Call, CallKind
 from pyengine.loop.event_loop import DeterministicLoop
 from pyengine.loop.several import WaitForSeveral
 from pyengine.loop.shield import current_shield
-from pyengine.protocol.commands import Command, Submit, Take, WaitKind
+from pyengine.protocol.child_ids import LONG_ID_BYTES, check_room, detached_id, read_started_id
+from pyengine.protocol.commands import (
+    AwaitRow,
+    CallRemote,
+    Command,
+    MakePromise,
+    RunChild,
+    StartTimer,
+    Submit,
+    Take,
+    WaitKind,
+)
 from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.cancellation_cursor import CancellationCursor
 from pyengine.replay.divergence import Difference
@@ -87,6 +98,7 @@ class CallSequence:
         self._operations = 0
         self._refusals = 0
         self.swallows_at: str | None = None
+        self._has_long_id = len(run.id.encode()) > LONG_ID_BYTES
 
     # -- which calls are allowed
 
@@ -153,8 +165,28 @@ class CallSequence:
         if not self.is_new(row):
             self.halt(got, row)
             return "disagrees"
-        self.commands.append(make())
+        command = make()
+        if self._has_long_id:
+            self._check_room(command)
+        self.commands.append(command)
         return "agrees"
+
+    def _check_room(self, command: Command) -> None:
+        """Refuse a call whose promise would have an id that is too long, or whose children would."""
+        if isinstance(command, RunChild):
+            check_room(self.id_of(command.child, detached=command.detached), is_run=True)
+        elif isinstance(command, StartTimer | MakePromise | AwaitRow | CallRemote):
+            check_room(self.id_of(command.child), is_run=False)
+
+    def started_id(self, child: int, row: Row | None) -> str:
+        """Return the id of a detached run; a fork has the row of its origin, and starts nothing again."""
+        recorded = row.data if row is not None and row.type == RowType.CHILD_RUN_SCHEDULED else None
+        return self.id_of(child, detached=True) if recorded is None else read_started_id(recorded)
+
+    def id_of(self, child: int, *, detached: bool = False) -> str:
+        """Return the promise id of a child; a detached run may have a short one."""
+        run = self.run
+        return detached_id(run.id, child) if detached and run.rules >= 2 else f"{run.id}.{child}"
 
     def at_frontier(self) -> bool:
         """Whether nothing in the journal shows that the code was past this point before."""

@@ -180,6 +180,17 @@ as $$
 $$;
 comment on function durable._ancestors(text) is 'Ids of the runs whose descendant this id would be: x.1.2 has x.1 and x.';
 
+create or replace function durable._detached_id(p_id text, p_child integer)
+returns text language sql immutable parallel safe
+as $$
+  select case when octet_length(n.plain) - octet_length(f.first) <= 60 then n.plain
+              else f.first || '~' || left(encode(sha256(convert_to(n.plain, 'UTF8')), 'hex'), 32) end
+  from (select p_id || '.' || p_child as plain) n
+  cross join lateral (select regexp_replace(n.plain, E'(~[0-9a-f]{32})?(\\.[0-9]{1,9})*$', '') as first) f
+$$;
+comment on function durable._detached_id(text, integer) is
+  'The id of a detached run: that of a child, or, if it would be more than 60 bytes longer than the id of the first run of the chain, that id, a tilde and a hash. pyengine/protocol/child_ids.py says the same.';
+
 create or replace function durable._is_free(p_key integer)
 returns boolean language plpgsql volatile
 as $$

@@ -310,6 +310,10 @@ begin
       k.type, a.child, case when a."do" in ('intent', 'transaction') then 1 else a."set" end, a.name, decode(a.hash, 'hex'),
       case when a."do" = 'timer'
              then jsonb_build_object('duration', a.duration, 'fire_at', durable._later(p_now, a.duration))::text
+           when a.detached then (
+             select jsonb_build_object('id', d.id)::text from durable._executions h
+             cross join lateral durable._detached_id(b.id, a.child) as d (id)
+             where h.execution = b.execution and h.rules >= 2 and d.id <> b.id || '.' || a.child)
            when a."do" = 'intent' then durable._outcome_data(true, null, a.param, null, null, a.retry, p_now)
            when a."do" in ('random', 'time', 'transaction') then a.value end)::durable._event
     from unnest(p_reports) b
@@ -464,7 +468,8 @@ declare
   v_queues text[];
 begin
   with command as materialized (
-    select b.id || '.' || a.child as id, b.id as parent, b.execution, a.child, a."do", a.name, a.version, a.param,
+    select case when a.detached and h.rules >= 2 then durable._detached_id(b.id, a.child) else b.id || '.' || a.child end as id,
+           b.id as parent, b.execution, a.child, a."do", a.name, a.version, a.param,
            case when a.name like 'sql://%' then durable._canonical_address(a.name)
                 else coalesce(a.queue, t.queue) end as queue, t.priority, coalesce(a.detached, false) as detached, h.tenant,
            durable._later(p_now, case when a."do" = 'timer' then a.duration else a.timeout end) as timeout_at,
@@ -486,14 +491,18 @@ begin
   ), promise as (
     insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
                                    param_data, param_headers)
-    select a.id, a.tenant, a.timeout_at, p_now, a.execution, a.head, a.child, a."do" = 'timer', true,
+    select a.id, a.tenant, a.timeout_at, p_now, o.execution, a.head, case when o.execution is not null then a.child end,
+           a."do" = 'timer', true,
            case when a."do" = 'run' then durable._target_of(a.queue) end, a.param,
            case a."do" when 'run' then '{"codec": "json"}'::jsonb
                        when 'until' then jsonb_build_object('codec', 'json', 'durable:until', a.name) end
     from command a
+    -- a detached run with a short id is nobody's child
+    cross join lateral (select case when a.id = a.parent || '.' || a.child then a.execution end as execution) o
   ), task as (
     insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, rules, workflow, workflow_version)
-    select a.id, a.head, a.execution, a.timeout_at, p_now, a.queue, a.priority, a.rules, a.name, a.version
+    select a.id, a.head, case when a.id = a.parent || '.' || a.child then a.execution end, a.timeout_at, p_now, a.queue,
+           a.priority, a.rules, a.name, a.version
     from command a where a."do" = 'run'
   ), callback as (
     insert into durable._callbacks (awaited_id, awaiter_id) select a.id, a.parent from command a where not a.detached

@@ -344,9 +344,15 @@ comment on function durable._event_payload(
   text, durable._event, bigint, durable._executions, durable._promises, durable._promises) is
   'Payload of a logical event, read back from where it is stored once. Ids of children and attempts stand in columns of their own.';
 
+create or replace function durable._short_id(p_type durable.row_type, p_data text)
+returns text language sql immutable parallel safe
+as $$ select case when p_type = 'child_run_scheduled' then p_data::jsonb ->> 'id' end $$;
+comment on function durable._short_id(durable.row_type, text) is
+  'The id of a detached run that has a short one, from its row in the journal of the run that started it; null for any other row.';
+
 create or replace view durable._all_events as
 select p.id, l.seq, l.event, durable._at(l.ts) as at,
-       case when l.child is not null then p.id || '.' || l.child end as promise_id,
+       case when l.child is not null then coalesce(durable._short_id(l.type, l.data), p.id || '.' || l.child) end as promise_id,
        case when l.event like 'Invoke%' then l.attempt end as attempt, l.name,
        durable._event_payload(
          l.event, row(l.execution, l.type, l.child, l.attempt, l.name, l.input_hash, l.data)::durable._event, l.ts, h, p, c
@@ -356,7 +362,8 @@ from durable._executions h
 join durable._promises p on p.id = h.id
 join durable._logical l on l.execution = h.execution and l.bucket = h.bucket
 left join durable._promises c on l.type in ('child_run_scheduled', 'promise_registered', 'open_child_settled', 'child_settled')
-     and c.id = coalesce(case when durable._settles_child(l.type) then l.name end, p.id || '.' || l.child);
+     and c.id = coalesce(case when durable._settles_child(l.type) then l.name end, durable._short_id(l.type, l.data),
+                         p.id || '.' || l.child);
 comment on view durable._all_events is 'The logical events of all journals; head is the execution that the run has now.';
 
 create or replace view durable.journal_events as

@@ -156,7 +156,7 @@ create or replace function durable._recorded_children(p_rows durable._journal_li
 returns table (execution bigint, bucket integer, child integer, type durable.row_type, intents bigint,
                completed_by durable.row_type, resolvers bigint, local_ends bigint, attempts bigint, ended bigint, named bigint,
                name text, adopted text, has_data boolean, scheduled_at integer, fired bigint, fired_at integer,
-               fires_ts bigint, timer_data text, owner_ts bigint)
+               fires_ts bigint, timer_data text, is_nobodys boolean, owner_ts bigint)
 language sql stable
 as $$
   select * from (
@@ -172,7 +172,9 @@ as $$
            min(j.seq) filter (where j.type = 'timer_scheduled'),
            count(*) filter (where j.type = 'timer_fired'), min(j.seq) filter (where j.type = 'timer_fired'),
            min(j.ts) filter (where j.type = 'timer_fired'),
-           max(j.data) filter (where j.type = 'timer_scheduled'), max(max(j.ts)) over (partition by j.execution, j.bucket)
+           max(j.data) filter (where j.type = 'timer_scheduled'),
+           coalesce(bool_or(j.has_data) filter (where j.type = 'child_run_scheduled'), false),
+           max(max(j.ts)) over (partition by j.execution, j.bucket)
     from unnest(p_rows) j where j.type not in ('join_set_submitted', 'join_set_awaited')
     group by j.execution, j.bucket, j.child) as x (execution, bucket, child)
   where x.child is not null
@@ -197,7 +199,8 @@ as $$
            coalesce(durable._settles_child(t.completed_by), false) as is_done,
            case when t.timer_data is not null then (durable._json(t.timer_data) ->> 'fire_at')::bigint end as fire_at) o
   cross join lateral (values
-    ('C-1 child_has_its_promise', t.type in ('child_run_scheduled', 'timer_scheduled') and p.id is null and h.id is not null),
+    ('C-1 child_has_its_promise', t.type in ('child_run_scheduled', 'timer_scheduled') and p.id is null and h.id is not null
+      and not t.is_nobodys),
     ('C-1 settled_iff_resolved_in_owner', p.id is not null and (
       t.intents <> 1 or t.resolvers > 1 or (p.state = 'pending' and t.resolvers > 0)
       or (p.state <> 'pending' and t.resolvers = 0
