@@ -90,7 +90,7 @@ def value_key(salt: str, function: bytes, inputs: Sequence[bytes], scope: str | 
     """Return the key under which the results of a call are shared.
 
     Args:
-        salt: the cache namespace; results of two salts are never shared.
+        salt: the cache namespace; results of two salts are never shared between scopes.
         function: id of the datum of the function's URI.
         inputs: ids of the datums that the inputs have as values.
         scope: of a call that is not shared; None for any other.

@@ -115,11 +115,11 @@ def worker(
         log.configure()
         names = [one.name for one in served]
         about = {"process": os.getpid(), "adapters": names, "database": redact(db.place)}
+        programs_of = f"the adapter{'s' * (len(names) > 1)} {listed(names)}"
         at.out.answer(
             about,
             lambda console: console.print(
-                f"worker {about['process']} serves the adapter {listed(names)} in the {about['database']}; "
-                "Ctrl-C stops it",
+                f"worker {about['process']} serves {programs_of} in the {about['database']}; Ctrl-C stops it",
                 soft_wrap=True,
             ),
         )

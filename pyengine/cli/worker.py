@@ -100,7 +100,7 @@ def _introduce(at: Invocation, found: App, queues: list[str], adapters: list[str
     names = sorted({one.name for one in found.registry.workflows()})
     about = {"process": os.getpid(), "workflows": names, "queues": queues, "database": database}
     about |= {"memos": sorted(one.name for one in found.memos.values()), "adapters": adapters}
-    beside = f" and the adapter {listed(adapters)}" if adapters else ""
+    beside = f" and the adapter{'s' * (len(adapters) > 1)} {listed(adapters)}" if adapters else ""
     at.out.answer(
         about,
         lambda console: console.print(

@@ -78,7 +78,7 @@ comment on column durable._calls.value_key is 'Identity of salt, function and va
 comment on column durable._calls.generation is 'Number of the latest attempt; -1: none yet.';
 comment on column durable._calls.results_from is 'Attempts before this generation are not shared any more: durable.call_invalidate.';
 comment on column durable._calls.removed is 'How many of its attempts retention has removed.';
-comment on column durable._calls.salt is 'Cache namespace: a result is never shared between two salts.';
+comment on column durable._calls.salt is 'Cache namespace: a result is never shared between two scopes under two salts. Within a scope a node has one result, whatever the salt.';
 comment on column durable._calls.scope is 'The scope that the result is for alone; null: shared.';
 comment on column durable._calls.function is 'URI of the function.';
 comment on column durable._calls.function_id is 'The datum of that URI.';

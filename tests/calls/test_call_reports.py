@@ -218,3 +218,20 @@ def test_a_result_may_name_its_job(scene: Scene, clock: Clock) -> None:
     clock.advance(10)
     assert scene.done(scene.lease()[0], TOKEN) == "completed_ok"
     assert scene.all("select law from durable.check()") == []
+
+
+@pytest.mark.parametrize(
+    ("pending", "shown"),
+    [
+        ({"progress": 0.4, "message": "reading"}, "40 %: reading"),
+        ({"progress": 1}, "100 %"),
+        ({"message": "reading"}, "reading"),
+        ({}, None),
+    ],
+)
+def test_progress_is_shown(scene: Scene, pending: dict[str, Any], shown: str | None) -> None:
+    """How far a job is stands before the message of its poll, which people are shown."""
+    scene.begin()
+    (document,) = scene.lease()
+    assert scene.report(document, **{"class": "pending", "token": "t", **pending}) == "poll_adapter"
+    assert scene.one("select message from durable._call_polls") == shown

@@ -120,6 +120,16 @@ def test_another_salt_is_another_result(scene: Scene) -> None:
     assert [read(scene, made, scope) for scope in ("s", "t")] == [{"string": "s"}, {"string": "t"}]
 
 
+@pytest.mark.parametrize("other", [{"salt": "b"}, {"share": True}, {"max_age": "1 s"}])
+def test_a_scope_has_one_result_of_a_node(scene: Scene, clock: Clock, other: dict[str, Any]) -> None:
+    """Whatever salt, share and age a later call of the scope asks for; they count between scopes."""
+    scene.begin(salt="a", share=False)
+    assert scene.run("of a") == ["completed_ok"]
+    clock.advance(5_000)
+    assert scene.begin(**{"salt": "a", "share": False, **other})["at"] == "pinned_hit"
+    assert scene.begin(**{"salt": "a", "share": False, "scope": "t", **other})["at"] == "started"
+
+
 def test_s45_an_exec_of_an_adapter_counts_for_nothing(scene: Scene) -> None:
     """It comes as an object with a report, before the call that it claims has run, and stays an object."""
     victim = bytes(scene.one("select durable.node_call(%s, %s)", F, [scene.literal(5)]))

@@ -68,7 +68,7 @@ begin
   elsif v_wrong.is_missing then
     perform durable._fail_not_found('object', durable._hex(v_wrong.id), 'Put what an object refers to before it, or with it.');
   elsif v_wrong.id is not null then
-    perform durable._fail_invalid(format('A %s refers to %s, which is no %s.', v_wrong.kind, durable._hex(v_wrong.id),
+    perform durable._fail_invalid(format('The %s refers to %s, which is no %s.', v_wrong.kind, durable._hex(v_wrong.id),
                                          v_wrong.expected));
   end if;
 end

@@ -125,6 +125,16 @@ end
 $$;
 comment on function durable._store_failure(durable._call_attempts, jsonb, bigint) is 'The poll failed, which says nothing about the job: it is tried again, or the attempt is given up.';
 
+create or replace function durable._report_message(p_report jsonb)
+returns text language sql immutable
+as $$
+  select coalesce(nullif(concat_ws(': ', case when jsonb_typeof(p_report -> 'progress') = 'number'
+                                              then round(100 * (p_report ->> 'progress')::numeric) || ' %' end,
+                                   p_report ->> 'message'), ''),
+                  p_report #>> '{error,message}', p_report #>> '{error,code}')
+$$;
+comment on function durable._report_message(jsonb) is 'The message of a report, for people, behind how far its job is: 40 %: reading.';
+
 create or replace function durable._poll_report(
   p_execution_key bytea, p_version integer, p_report jsonb, p_dag bytea)
 returns text language plpgsql volatile
@@ -147,8 +157,8 @@ begin
   if v_attempt.phase <> 'poll_adapter' then
     return 'already_done';
   end if;
-  perform durable._add_poll(v_attempt, p_version, p_report ->> 'class', v_worker, p_report,
-                            coalesce(p_report ->> 'message', p_report #>> '{error,message}', p_report #>> '{error,code}'), v_now);
+  perform durable._add_poll(v_attempt, p_version, p_report ->> 'class', v_worker, p_report, durable._report_message(p_report),
+                            v_now);
   case p_report ->> 'class'
     when 'pending' then
       return durable._store_pending(v_attempt, p_report, v_now);
