@@ -52,6 +52,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _HALTED_CHECK_S = 2.0
+_KEPT_WITHIN_S = 60.0
 
 
 class App(AppCalls, AppSchedules, Starts):
@@ -233,8 +234,9 @@ class App(AppCalls, AppSchedules, Starts):
     def run(self, workflow: Workflow[..., R] | BoundWorkflow[R], /, *args: Any, **kwargs: Any) -> R:
         """Run a workflow here and now and return its result: for development, scripts and tests.
 
-        Installs the schema, runs a worker in this process until the run has ended, and stops it. Then the
-        journal is replayed once, as another worker would do after a crash.
+        Installs the schema, runs a worker in this process until the run has ended, and stops it. No other
+        worker of the database executes the run or its child runs while this process lives. Then the journal
+        is replayed once, as another worker would do after a crash.
 
         Args:
             workflow: the workflow.
@@ -279,8 +281,12 @@ class App(AppCalls, AppSchedules, Starts):
         """Run a workflow, and replay it."""
         left: list[str] = []
         ended: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        async with self._serving(place, {"make_runs": observing(left.append)}):
-            run: Run[R] = await place.client.begin(workflow, args, kwargs)
+        deadline_ms = workflow.definition.deadline_ms
+        delay_s = _KEPT_WITHIN_S if deadline_ms is None else min(_KEPT_WITHIN_S, deadline_ms / 2000)
+        async with self._serving(place, {"make_runs": observing(left.append), "keeps": True}) as worker:
+            # nobody else may claim it meanwhile
+            run: Run[R] = await place.client.begin(workflow, args, kwargs, delay=delay_s)
+            await worker.keep(run.id)
             try:
                 async with following(run, workflow.name) if shown else contextlib.nullcontext():
                     ended.set_result(await _ended(run))

@@ -82,11 +82,12 @@ class Vitals:
     main_thread: int
 
 
-def about_process(places: Sequence[tuple[str, str]] = ()) -> str:
+def about_process(places: Sequence[tuple[str, str]] = (), *, keeps: bool = False) -> str:
     """Return what a hello says about this process, as JSON: a migration looks at the version.
 
     Args:
         places: module and parameters of each of its workflows.
+        keeps: others may not have its runs while it is there.
     """
     about: dict[str, Any] = {
         "host": socket.gethostname(),
@@ -94,6 +95,7 @@ def about_process(places: Sequence[tuple[str, str]] = ()) -> str:
         "python": platform.python_version(),
         "pyengine": VERSION,
         "places": places,
+        "keeps": keeps,
     }
     return msgspec.json.encode(about).decode()
 

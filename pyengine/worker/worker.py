@@ -28,6 +28,7 @@ from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import BYE, PRESENT, Hello
+from pyengine.database.statements.reservations import KEEP
 from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry
@@ -97,6 +98,7 @@ class Worker(Process):
         listener: shared with the clients of this process.
         dependencies: what `ctx.deps` is in steps; they outlive the worker.
         grace_s: how long a stop waits for steps that must not be cut off, and for those that clean up.
+        keeps: other workers may not have its runs while it is there.
         make_runs: makes its run manager, from the arguments of `RunManager`; for checks of development.
 
     Attributes:
@@ -121,6 +123,7 @@ class Worker(Process):
         listener: Listener | None = None,
         dependencies: Dependencies | None = None,
         grace_s: float = GRACE_S,
+        keeps: bool = False,
         make_runs: Callable[..., RunManager] = RunManager,
     ) -> None:
         if queues is None:
@@ -139,6 +142,7 @@ class Worker(Process):
         self._threads = threads
         self._dependencies = dependencies
         self._grace_s = grace_s
+        self._keeps = keeps
         self._make_runs = make_runs
         self._ticked_s = clock.monotonic()
         self._tick_handle: clock.Timer | None = None
@@ -172,7 +176,7 @@ class Worker(Process):
             list(self.queues),
             names,
             versions,
-            about_process([one.place for one in workflows]),
+            about_process([one.place for one in workflows], keeps=self._keeps),
             digests,
             signals.decode(),
             own_queues,
@@ -308,6 +312,15 @@ class Worker(Process):
         )
         self._listener.failed.append(self.fail)
         self._tasks = [self._background.start(body()) for body in bodies]
+
+    async def keep(self, run_id: str) -> None:
+        """Execute a run here that was started with a delay; for a worker that keeps its runs.
+
+        Raises:
+            Unavailable: the connection was lost; whoever is there executes it after the delay.
+        """
+        await self._side.run(KEEP, self.id, run_id)
+        self.turn_loop.hinted()
 
     async def stop(self) -> None:
         """Stop in an orderly way: running steps are cancelled and all work is given back at once, but for

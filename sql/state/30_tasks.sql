@@ -138,6 +138,7 @@ create table durable._workers (
   unrenewed text[] not null default '{}',
   blocked text[] not null default '{}',
   digests text[],
+  keeps boolean not null default false,
   constraint workers_pk primary key (id),
   constraint workers_number_unique unique (number),
   constraint workers_workflows_have_versions check (cardinality(workflows) = cardinality(versions))
@@ -155,6 +156,7 @@ comment on column durable._workers.queues is 'Queues that it claims from.';
 comment on column durable._workers.workflows is 'Names of the workflows that it can run.';
 comment on column durable._workers.versions is 'Version of each of workflows.';
 comment on column durable._workers.digests is 'Digest of the code of each of workflows; null: a worker that registered before these were kept.';
+comment on column durable._workers.keeps is 'Its runs are not for others while it is there: it is that of app.run.';
 comment on column durable._workers.about is 'Host, process id and versions, for people.';
 comment on column durable._workers.unrenewed is
   'Tasks whose lease it could not renew at its last heartbeat, because another session has locked them; meanwhile no sweep takes them.';

@@ -280,3 +280,9 @@ begin
 end
 $$;
 comment on function durable._try_lock_code_waits(text[]) is 'Side rows of runs that wait for their code. Answers the ones that it locked.';
+
+create or replace function durable._is_disconnected(p_number bigint)
+returns boolean language sql volatile
+as $$ select pg_try_advisory_xact_lock_shared(1685417570, (p_number & 2147483647)::integer) $$;
+comment on function durable._is_disconnected(bigint) is
+  'True if no session holds the presence lock of that worker: its connection is gone. The lock is tried shared, so that two sessions which try it never see each other as the worker.';

@@ -80,21 +80,46 @@ $$;
 comment on function durable._circle(text, text, text[], text[], bigint) is
   'The shortest circle that p_awaiter closes if it awaits p_awaited, given the callbacks and p_more: p_awaiter, p_awaited, the promise that p_awaited awaits, ..., p_awaiter. Null if there is none. A promise that is settled or past its deadline awaits nothing.';
 
-create or replace function durable._prefer_until(p_preference text, p_now bigint)
-returns bigint language plpgsql stable
+create or replace function durable._is_there(p_worker durable._workers, p_now bigint)
+returns boolean language plpgsql volatile
 as $$
 begin
-  return (select p_now + durable._setting_int('prefer_ms') from durable._workers w where w.id = p_preference and w.present);
+  return p_worker.missing_at is null
+     and case when p_worker.present then not durable._is_disconnected(p_worker.number)
+              else p_worker.seen_at > p_now - 2 * durable._setting_int('lease_ttl_ms') end;
+end
+$$;
+comment on function durable._is_there(durable._workers, bigint) is
+  'True if a worker is there now, as far as its presence lock or its last sign of life tells.';
+
+create or replace function durable._prefer_until(p_preference text, p_now bigint)
+returns bigint language plpgsql volatile
+as $$
+begin
+  return (select p_now + durable._setting_int(case when w.keeps then 'lease_ttl_ms' else 'prefer_ms' end)
+          from durable._workers w
+          where w.id = p_preference and case when w.keeps then durable._is_there(w, p_now) else w.present end);
 end
 $$;
 comment on function durable._prefer_until(text, bigint) is
-  'Until when only the preferred worker may claim a resumed task; null if that worker is not present.';
+  'Until when only the preferred worker may claim a resumed task; null if that worker is not present. For one that keeps its runs it is the length of a lease, in which it takes them unless it is gone.';
+
+create or replace function durable._reserved_until(p_worker text, p_from bigint, p_now bigint)
+returns bigint language plpgsql volatile
+as $$
+begin
+  return (select p_from + durable._setting_int('lease_ttl_ms') from durable._workers w
+          where w.id = p_worker and w.keeps and durable._is_there(w, p_now));
+end
+$$;
+comment on function durable._reserved_until(text, bigint, bigint) is
+  'Until when only this worker may claim a task that it gives back or creates, and that is ready from p_from on; null unless it keeps its runs.';
 
 create or replace function durable._is_stale(p_until bigint, p_now bigint)
 returns boolean language plpgsql stable
 as $$
 begin
-  return p_until > p_now + durable._setting_int('prefer_ms') + 5000;
+  return p_until > p_now + greatest(durable._setting_int('prefer_ms'), durable._setting_int('lease_ttl_ms')) + 5000;
 end
 $$;
 comment on function durable._is_stale(bigint, bigint) is

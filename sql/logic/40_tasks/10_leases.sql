@@ -268,12 +268,6 @@ $$;
 comment on function durable.task_heartbeat(text, text[], integer[], text) is
   'Renews leases of a process; tasks that it does not hold are skipped, and so are those whose id does not begin with p_prefix. An empty list means all its tasks, as SDKs send it; in the strict profile it means none. Answers how many were renewed. WF004.';
 
-create or replace function durable._is_disconnected(p_number bigint)
-returns boolean language sql volatile
-as $$ select pg_try_advisory_xact_lock_shared(1685417570, (p_number & 2147483647)::integer) $$;
-comment on function durable._is_disconnected(bigint) is
-  'True if no session holds the presence lock of that worker: its connection is gone. The lock is tried shared, so that two sessions which try it never see each other as the worker.';
-
 create or replace function durable._connected()
 returns bigint[] language sql stable
 as $$

@@ -291,6 +291,8 @@ begin
     set state = 'pending', retry_at = p_now + coalesce((select 0 from durable._resumes r where r.task_id = t.id limit 1),
                                     greatest(p_retry_in[array_position(p_ids, t.id)], 0)),
         preference = case when p_retry_in[array_position(p_ids, t.id)] > 0 then t.pid end,
+        prefer_until = case when p_retry_in[array_position(p_ids, t.id)] > 0
+                            then durable._reserved_until(t.pid, p_now + p_retry_in[array_position(p_ids, t.id)], p_now) end,
         pid = null, ttl = null, expires_at = null, crashes = 0, suspect = false
     where t.id = any (p_ids)
     returning t.queue, t.retry_at

@@ -164,8 +164,9 @@ begin
   -- a row that an open transaction has deleted is still there: to insert it again would wait for that transaction
   v_is_new := not exists (select from durable._workers w where w.id = p_worker);
   if v_is_new then
-    insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, digests, signals, rules, about)
-    values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, p_digests, p_signals, p_rules, coalesce(p_about, '{}'))
+    insert into durable._workers (id, seen_at, started_at, queues, workflows, versions, digests, signals, rules, about, keeps)
+    values (p_worker, v_now, v_now, p_queues, p_workflows, p_versions, p_digests, p_signals, p_rules, coalesce(p_about, '{}'),
+            coalesce((p_about ->> 'keeps')::boolean, false))
     on conflict (id) do nothing;
   else
     update durable._workers w
@@ -183,7 +184,7 @@ begin
 end
 $$;
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[], jsonb, text[], integer) is
-  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. p_rules: the newest rules of replay that it knows. Answers the key of its presence lock, the settings, the codes that its turns name, is_new if it was not registered before, and namesakes: what durable._namesakes answers; p_about has the [module, parameters] of each workflow, at the same place, in places. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
+  'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. p_rules: the newest rules of replay that it knows. Answers the key of its presence lock, the settings, the codes that its turns name, is_new if it was not registered before, and namesakes: what durable._namesakes answers; p_about has the [module, parameters] of each workflow, at the same place, in places, and keeps if others may not have its runs. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
 
 create or replace function durable.worker_present_v1(p_worker text, p_present boolean)
 returns boolean language plpgsql volatile
@@ -227,11 +228,32 @@ begin
   where t.id = any (v_ids) and t.execution <> all (v_missed) and durable._is_leased(t, t.version, v_now);
   perform durable._interrupt(v_executions, 'released', v_now);
   perform durable._release_tasks(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
+  if durable._reserved_until(p_worker, v_now, v_now) is not null then
+    update durable._tasks t set preference = p_worker, prefer_until = durable._reserved_until(p_worker, v_now, v_now)
+    where t.id = any (v_ids);
+  end if;
   return v_ids;
 end
 $$;
 comment on function durable.worker_release_unknown_v1(text, bigint[], text[]) is
   'Releases the tasks that this worker has without knowing it, because a turn''s answer or a hand-off was lost. p_executions, p_ids: the runs that it knows. Do not call it while a turn is in flight. Answers the released ids; a hand-off of one of them that arrives later is void. A locked task is left to the next call, or to the end of its lease.';
+
+create or replace function durable.worker_keep_v1(p_worker text, p_id text)
+returns boolean language plpgsql volatile
+as $$
+declare
+  v_until bigint := durable._reserved_until(p_worker, durable._now_ms(), durable._now_ms());
+begin
+  if v_until is null or durable._try_lock_tasks(array[p_id], false) <> '{}' then
+    return false;
+  end if;
+  update durable._tasks t set retry_at = durable._now_ms(), preference = p_worker, prefer_until = v_until
+  where t.id = p_id and t.state = 'pending' and t.version = 0;
+  return found;
+end
+$$;
+comment on function durable.worker_keep_v1(text, text) is
+  'Gives a run that was started with a delay and has not begun to a worker that keeps its runs: it is ready at once, and for that worker only. False if nothing was changed.';
 
 create or replace function durable._renew_idle(p_worker text, p_idle_until bigint)
 returns boolean language plpgsql volatile

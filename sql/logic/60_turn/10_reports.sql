@@ -461,7 +461,7 @@ $$;
 comment on function durable._decide_verdicts(durable._turn_batch, text, bigint) is
   'The verdicts of a turn, and the journal row of a single outcome. The caller holds tasks and heads.';
 
-create or replace function durable._make_children(p_reports durable._run_report[], p_now bigint)
+create or replace function durable._make_children(p_reports durable._run_report[], p_worker text, p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -500,10 +500,11 @@ begin
     -- a detached run with a short id is nobody's child
     cross join lateral (select case when a.id = a.parent || '.' || a.child then a.execution end as execution) o
   ), task as (
-    insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, rules, workflow, workflow_version)
+    insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, rules, workflow, workflow_version,
+                                preference, prefer_until)
     select a.id, a.head, case when a.id = a.parent || '.' || a.child then a.execution end, a.timeout_at, p_now, a.queue,
-           a.priority, a.rules, a.name, a.version
-    from command a where a."do" = 'run'
+           a.priority, a.rules, a.name, a.version, case when k.until is not null then p_worker end, k.until
+    from command a cross join (select durable._reserved_until(p_worker, p_now, p_now) as until offset 0) k where a."do" = 'run'
   ), callback as (
     insert into durable._callbacks (awaited_id, awaiter_id) select a.id, a.parent from command a where not a.detached
   )
@@ -512,7 +513,7 @@ begin
   return v_queues;
 end
 $$;
-comment on function durable._make_children(durable._run_report[], bigint) is
+comment on function durable._make_children(durable._run_report[], text, bigint) is
   'Creates the promises of new children, the tasks and heads of child runs, and the parent''s callbacks. Returns the queues of child runs.';
 
 create or replace function durable._adopted_by(p_reports durable._run_report[])

@@ -32,9 +32,7 @@ as $$
 begin
   return (
     select w.id from durable._workers w
-    where w.missing_at is null and p_queue = any (w.queues)
-      and case when w.present then not durable._is_disconnected(w.number)
-               else w.seen_at > p_now - 2 * durable._setting_int('lease_ttl_ms') end
+    where p_queue = any (w.queues) and durable._is_there(w, p_now)
       and encode(p_digest, 'hex') = durable._digest_of(
             p_workflow, p_version, durable._codes(w.workflows, w.versions), w.digests)
     order by random() limit 1);

@@ -173,7 +173,7 @@ begin
     v_endings := v_endings || 'halt'::text;
   end if;
   if p_batch.has_commands then
-    queues := durable._make_children(reports, p_now) || durable._make_calls(reports, p_now);
+    queues := durable._make_children(reports, p_worker, p_now) || durable._make_calls(reports, p_now);
     reports := durable._answer_commands(reports, p_batch.adopts, p_now);
   end if;
   queues := queues || durable._end_reports(reports, v_endings, p_now);

@@ -1,0 +1,110 @@
+"""`app.run` executes its run in this process, whoever serves the database; a crash leaves it to others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pyengine import App
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+SHOP = """
+import asyncio, os, sys, time
+from pyengine import App, Retry, ctx
+
+app = App()
+me = os.environ["ME"]
+
+@app.step
+async def charge(n: int) -> str:
+    await asyncio.sleep(0.02)
+    return me
+
+@app.step(retry=Retry(max_attempts=2, initial=0.05))
+async def flaky(n: int) -> str:
+    if ctx.step.attempt == 1:
+        raise OSError("once")
+    return me
+
+@app.workflow
+async def part(n: int) -> str:
+    return await charge(n)
+
+@app.workflow
+async def order(n: int) -> list[str]:
+    first = [await charge(n), await flaky(n)]
+    await ctx.sleep(0.05)
+    return [*first, *await ctx.gather(part(n), part(n + 1)), await charge(n)]
+
+@app.workflow
+async def long(n: int) -> str:
+    print("waits", flush=True)
+    await ctx.sleep(1)
+    return await charge(n)
+"""
+MANY = """
+from shop import app, me, order
+for n in range({count}):
+    done = app.run(order, n)
+    assert done == [me] * 5, (me, done)
+"""
+
+
+def program(folder: Path, dsn: str, me: str, text: str) -> subprocess.Popen[str]:
+    """A process that has the shop and this program."""
+    shop = folder / "shop.py"
+    if not shop.exists():
+        shop.write_text(SHOP)
+    environment = {**os.environ, "PYENGINE_DATABASE_URL": dsn, "ME": me, "PYTHONPATH": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-c", text],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(60, marks=pytest.mark.full)])
+def test_three_processes_execute_their_own_runs(tmp_path: Path, dsn: str, count: int) -> None:
+    """Each gets its own steps only: of the run, of its child runs, after waits and after retries."""
+    processes = [program(tmp_path, dsn, me, MANY.format(count=count)) for me in "abc"]
+    ended = [(one.communicate(timeout=120), one.returncode) for one in processes]
+    assert [code for _, code in ended] == [0, 0, 0], ended
+
+
+def test_a_run_whose_process_was_killed_is_finished_by_a_worker(
+    tmp_path: Path, dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else would: it belongs to a process only while that is there."""
+    process = program(tmp_path, dsn, "dead", "from shop import app, long\napp.run(long, 1)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.kill()
+    process.wait()
+    app = App(dsn)
+
+    @app.step
+    async def charge(n: int) -> str:
+        return "alive"
+
+    @app.workflow(name="long")
+    async def long_(n: int) -> str:
+        from pyengine import ctx
+
+        await ctx.sleep(1)
+        return await charge(n)
+
+    async def main() -> None:
+        async with app.worker(), asyncio.timeout(60):
+            while conn.execute("select result from durable.runs").fetchall() != [("alive",)]:
+                await asyncio.sleep(0.05)
+
+    asyncio.run(main())
