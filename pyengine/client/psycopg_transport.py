@@ -36,6 +36,7 @@ from pyengine.database.error_mapping import (
     standby,
     unreachable,
 )
+from pyengine.database.failure_log import FailureLog
 from pyengine.database.poll_schedule import Channel, NotifyThrottle, PollSchedule
 from pyengine.database.statements.procedures import (
     HINT,
@@ -178,6 +179,7 @@ class PsycopgTransport(Transport):
     async def _ended(self, id: str, timeout_s: float | None, hint_count: int | None) -> Any:
         until_s = float("inf") if timeout_s is None else clock.monotonic() + timeout_s
         schedule = PollSchedule(longest_s=POLL_LONGEST_S)
+        trouble = FailureLog(logger, f"waiting for run {id}")
         with self._hints:
             while True:
                 pause_s, hints = RETRY_S, self._hints.count
@@ -185,10 +187,11 @@ class PsycopgTransport(Transport):
                     rows = await self.rows(RESULTS, [id])
                     if rows:
                         return rows[0]
+                    trouble.succeeded()
                     schedule.polled(clock.monotonic(), found=False)
                     pause_s = schedule.at - clock.monotonic()
                 except Unavailable as error:
-                    logger.warning("waiting for run %s: %s", id, error.message)
+                    trouble.failed(error.message)
                 left_s = until_s - clock.monotonic()
                 if left_s <= 0:
                     raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on")

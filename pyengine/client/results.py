@@ -17,6 +17,7 @@ import msgspec
 
 from pyengine import clock
 from pyengine.background import Background
+from pyengine.database.failure_log import FailureLog
 from pyengine.database.listener import Listener, message_address
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
@@ -52,6 +53,7 @@ class ResultPoller:
         self._wake = asyncio.Event()
         self._starting = asyncio.Lock()
         self._background = Background(self._fail)
+        self._trouble = FailureLog(logger, "waiting for results")
         self._listening = False
         self._hint_count = 0
         # results that came by message before `wait` was called, oldest first
@@ -205,8 +207,9 @@ class ResultPoller:
                 continue
             try:
                 await self._poll()
+                self._trouble.succeeded()
             except EngineError as error:
-                logger.warning("waiting for %d runs: %s", len(self._futures), error.message)
+                self._trouble.failed(error.message)
                 await clock.sleep(RETRY_S)
 
     async def _poll(self) -> None:

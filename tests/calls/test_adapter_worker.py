@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -25,6 +25,7 @@ from pyengine.worker.ticker import Ticker
 from tests.calls.adapters import wrong
 from tests.calls.scene import Scene
 from tests.crash.processes import kill, launch, stop
+from tests.support.broken_parts import Fault, break_part
 
 BATCH = Path(__file__).parent / "adapters" / "batch.py"
 pytestmark = pytest.mark.usefixtures("ends_processes")
@@ -560,11 +561,6 @@ PARTS: dict[str, tuple[type, str]] = {
 }
 
 
-async def fault(*_: object) -> NoReturn:
-    """Fail by an error that no part expects."""
-    raise ZeroDivisionError("a fault")
-
-
 @pytest.mark.session("listens")
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_that_fails_ends_the_worker(
@@ -575,12 +571,12 @@ def test_a_part_that_fails_ends_the_worker(
     part: str,
 ) -> None:
     """The block of the worker fails with its error, which is logged once; the worker stops."""
-    monkeypatch.setattr(*PARTS[part], fault)
+    break_part(monkeypatch, *PARTS[part])
 
     async def body(worker: AdapterWorker) -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(Fault):
         serve(dsn, [batch], body)
     assert caplog.text.count("cannot go on; it stops") == 1
     assert "did not stop in an orderly way" not in caplog.text

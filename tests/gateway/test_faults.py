@@ -22,6 +22,7 @@ from pyengine.gateway.poller import Poller
 from pyengine.gateway.streams.event_streams import _StreamResponse
 from pyengine.worker.ticker import Ticker
 from tests.gateway.http_client import EventStream
+from tests.support.broken_parts import Fault, break_part
 from tests.support.gateway import Gateway
 
 PARTS: dict[str, tuple[type, str]] = {
@@ -34,10 +35,6 @@ PARTS: dict[str, tuple[type, str]] = {
     "channels": (Listener, "_change_channels"),
     "hints": (Listener, "_send_hints"),
 }
-
-
-class Fault(Exception):
-    """An error of ours, which no part expects."""
 
 
 async def fault(*_: object, **__: object) -> NoReturn:
@@ -57,7 +54,7 @@ def test_a_part_that_fails_ends_the_gateway(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
     """Who waits for the server gets the error, and the log says once that it stops."""
-    monkeypatch.setattr(*PARTS[part], fault)
+    break_part(monkeypatch, *PARTS[part])
 
     async def main() -> None:
         async with GatewayServer(GatewayConfig(database_url=dsn, port=0)) as server, asyncio.timeout(30):

@@ -30,6 +30,7 @@ from pyengine.worker.step_runner import StepRunner
 from pyengine.worker.ticker import Ticker
 from pyengine.worker.transaction_runner import TransactionRunner
 from pyengine.worker.turn_loop import TurnLoop
+from tests.support.broken_parts import Fault, break_part
 
 # what a worker does beside its runs, and the method in which it fails
 PARTS: dict[str, tuple[type, str]] = {
@@ -52,10 +53,6 @@ WORK: dict[str, tuple[type, str]] = {
     "steps": (StepRunner, "_succeed"),
     "transactions": (TransactionRunner, "_run"),
 }
-
-
-class Fault(Exception):
-    """An error of ours, which no part expects."""
 
 
 async def fault(*_: object, **__: object) -> NoReturn:
@@ -112,7 +109,7 @@ def test_a_part_that_fails_ends_the_worker(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
     """The block of the worker fails with its error, which is logged once; the worker stops."""
-    monkeypatch.setattr(*PARTS[part], fault)
+    break_part(monkeypatch, *PARTS[part])
     app = make(dsn)
 
     async def main() -> None:
@@ -230,7 +227,7 @@ def test_a_client_without_hints_polls(
     async def main() -> None:
         async with app.client() as client:
             with monkeypatch.context() as broken:
-                broken.setattr(*PARTS[part], fault)
+                break_part(broken, *PARTS[part])
                 run = await client.start("waits")
                 waiting = asyncio.ensure_future(run.result(timeout=30))
                 while not said(caplog):

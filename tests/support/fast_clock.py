@@ -1,0 +1,294 @@
+"""A clock of the process by which hours pass in seconds: when nothing is under way, the next timer is due.
+
+The time stands still while a statement runs or a task goes on, so a lease lasts as many renewals as it does
+in real time, and no time limit is over because the machine was slow. The database goes by the same time:
+before each statement its clock is set. What libraries do by themselves stays real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from math import inf
+from typing import Any, TypeVar, cast
+
+import asyncpg
+import psycopg
+import pytest
+
+from pyengine.clock import Clock, Limit
+from tests.support.clock import START_MS
+from tests.support.clock import Clock as DatabaseClock
+
+T = TypeVar("T")
+STATEMENTS = ("fetch", "fetchrow", "fetchval", "execute", "close", "reset", "add_listener", "remove_listener")
+# iterations of a loop in which all that follows from an event has begun
+_TURNS = 4
+_SLICE_S = 0.02
+
+
+class _Timer:
+    """A call that is to come: in a loop, or the end of the pause of a thread."""
+
+    def __init__(self, clock: FastClock, when: float, call: Callable[[], object]) -> None:
+        self.when, self.call, self.over = when, call, False
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._clock = clock
+
+    def cancel(self) -> None:
+        """Let it not come."""
+        self.over = True
+
+    def fire(self) -> None:
+        """Call it, in the thread to which it belongs; then the clock goes on."""
+        if self.loop is None:
+            self.call()
+            return
+
+        def run() -> None:
+            if not self.over:
+                self.over = True
+                self.call()
+            self._clock.settle()
+
+        try:
+            (self.loop.call_soon if self.loop is _running() else self.loop.call_soon_threadsafe)(run)
+        except RuntimeError:  # the loop is closed
+            self._clock.done()
+
+
+class _Limit:
+    """A time limit of a block, by this clock."""
+
+    def __init__(self, clock: FastClock, inner: asyncio.Timeout) -> None:
+        self._clock, self._inner = clock, inner
+        self._timer: Any = None
+
+    def reschedule(self, when: float | None) -> None:
+        """Move it to another time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if when is not None:
+            self._timer = self._clock.call_at(when, self._expire)
+
+    def _expire(self) -> None:
+        self._inner.reschedule(asyncio.get_running_loop().time())
+
+
+class FastClock(Clock):
+    """The clock; it goes at the real pace except within `span`.
+
+    Args:
+        dsn: the database that goes by it too.
+
+    Attributes:
+        unreachable: whether connections are refused.
+        refused: how many were.
+        fired: how many timers were due within spans.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._database = DatabaseClock(dsn)
+        self._lock = threading.RLock()
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._numbers = itertools.count()
+        self._busy = 0
+        self._now_s: float | None = None
+        self._offset_s = 1000.0 - time.monotonic()
+        self._until_s = inf
+        self._reached: Callable[[], object] = lambda: None
+        self._set_s = -1.0
+        self.unreachable = False
+        self.refused = 0
+        self.fired = 0
+
+    # -- the clock
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        now_s = self._now_s
+        return time.monotonic() + self._offset_s if now_s is None else now_s
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait in a task."""
+        over = asyncio.get_running_loop().create_future()
+        timer = self.call_at(self.monotonic() + seconds, lambda: over.done() or over.set_result(None))
+        try:
+            await over
+        finally:
+            timer.cancel()
+
+    def pause(self, seconds: float) -> None:
+        """Wait in a thread."""
+        self.block(None, seconds)
+
+    def block(self, wait: Callable[[float], T] | None, seconds: float) -> T:  # type: ignore[override]
+        """Wait in a thread, which works otherwise, by a function that takes a time limit."""
+        over = threading.Event()
+        timer = self._add(_Timer(self, self.monotonic() + seconds, over.set))
+        self.done()
+        try:
+            while True:
+                found = over.wait(_SLICE_S) if wait is None else wait(_SLICE_S / 50)
+                if found or over.is_set() or self.monotonic() >= timer.when:
+                    return cast("T", found)
+        finally:
+            with self._lock:
+                timer.cancel()
+                self._busy += not over.is_set()
+
+    @asynccontextmanager
+    async def timeout_at(self, when: float | None) -> AsyncIterator[Limit]:  # type: ignore[override]
+        """Return a block that raises TimeoutError at that time."""
+        async with asyncio.timeout(None) as inner:
+            limit = _Limit(self, inner)
+            limit.reschedule(when)
+            try:
+                yield limit
+            finally:
+                limit.reschedule(None)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> _Timer:
+        """Call something in the running loop at that time."""
+        timer = _Timer(self, when, lambda: callback(*args))
+        timer.loop = asyncio.get_running_loop()
+        return self._add(timer)
+
+    # -- its pace
+
+    async def span(self, seconds: float) -> None:
+        """Let so much time pass, as fast as it can."""
+        loop, reached = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._now_s = self.monotonic()
+            self._until_s = self._now_s + seconds
+            self._reached = lambda: loop.call_soon_threadsafe(reached.set)
+            self._busy += 1
+        self.settle()
+        await reached.wait()
+        with self._lock:
+            self._offset_s = self._until_s - time.monotonic()
+            self._now_s, self._until_s = None, inf
+            self._busy -= 1
+            for _, _, timer in self._timers:
+                self._arm(timer)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Let the clock stand still while something is under way."""
+        with self._lock:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            self.settle()
+
+    def begin(self) -> None:
+        """A thread begins, which says `done` at its end."""
+        with self._lock:
+            self._busy += 1
+
+    def settle(self, turns: int = _TURNS) -> None:
+        """Something has ended: once all that follows from it has begun, the clock may go on."""
+        if turns and self._now_s is not None:
+            asyncio.get_running_loop().call_soon(self.settle, turns - 1)
+        else:
+            self.done()
+
+    def done(self) -> None:
+        """One thing less is under way; if it was the last one, the next timer is due."""
+        with self._lock:
+            self._busy -= 1
+            while not self._busy and self._now_s is not None:
+                while self._timers and self._timers[0][2].over:
+                    heapq.heappop(self._timers)
+                if not self._timers or self._timers[0][0] > self._until_s:
+                    self._now_s = self._until_s
+                    self._busy += 1
+                    self._reached()
+                    return
+                when, _, timer = heapq.heappop(self._timers)
+                self._now_s = max(self._now_s, when)
+                self._busy += 1
+                self.fired += 1
+                timer.fire()
+
+    def _add(self, timer: _Timer) -> _Timer:
+        with self._lock:
+            heapq.heappush(self._timers, (timer.when, next(self._numbers), timer))
+            if self._now_s is None:
+                self._arm(timer)
+        return timer
+
+    def _arm(self, timer: _Timer) -> None:
+        """Have a timer called at the real pace."""
+        loop, delay_s = timer.loop, timer.when - self.monotonic()
+        if loop is None or timer.over:
+            return
+
+        def due() -> None:
+            if not timer.over and self._now_s is None:
+                timer.over = True
+                timer.call()
+
+        if loop is _running():
+            loop.call_later(delay_s, due)
+        else:
+            loop.call_soon_threadsafe(loop.call_later, delay_s, due)
+
+    # -- the database
+
+    def set_database(self) -> None:
+        """Let the database have this time."""
+        now_s = self.monotonic()
+        if now_s != self._set_s:
+            self._set_s = now_s
+            with self._lock:
+                self._database.set(START_MS + round(now_s * 1000))
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._database.close()
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def install(clock: FastClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process go by a clock, and let it stand still during statements."""
+    monkeypatch.setattr("pyengine.clock._clock", clock)
+
+    def counted(run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def statement(*args: Any, **options: Any) -> Any:
+            with clock.working():
+                clock.set_database()
+                return await run(*args, **options)
+
+        return statement
+
+    for name in STATEMENTS:
+        monkeypatch.setattr(asyncpg.Connection, name, counted(getattr(asyncpg.Connection, name)))
+    connect, connect_sync = counted(asyncpg.connect), psycopg.connect
+
+    async def reached(*args: Any, **options: Any) -> Any:
+        if clock.unreachable:
+            clock.refused += 1
+            raise ConnectionRefusedError("the server is not there")
+        return await connect(*args, **options)
+
+    def reached_sync(*args: Any, **options: Any) -> Any:
+        if clock.unreachable and str(options.get("application_name", "")).startswith("pyengine"):
+            raise psycopg.OperationalError("the server is not there")
+        return connect_sync(*args, **options)
+
+    monkeypatch.setattr(asyncpg, "connect", reached)
+    monkeypatch.setattr(psycopg, "connect", reached_sync)
