@@ -165,6 +165,7 @@ class Answer(msgspec.Struct):
         busy: runs whose reports were not written, because other sessions lock rows that they need.
         locked: ids of those rows, of reports and claims.
         idle: the worker was registered as idle by this turn.
+        aside: id, SQLSTATE and message, one after the other, of runs that could not be handed out.
     """
 
     now: int
@@ -177,6 +178,7 @@ class Answer(msgspec.Struct):
     busy: list[int] = []
     locked: list[str] = []
     idle: bool = False
+    aside: list[str] = []
 
 
 class Journal(msgspec.Struct):

@@ -39,6 +39,7 @@ __all__ = [
     "run_halted",
     "run_left",
     "run_lost",
+    "run_set_aside",
     "run_stuck",
     "transaction_failed",
     "transaction_repeated",
@@ -204,6 +205,12 @@ def report_refused(run_id: str, request: str, problem: str) -> None:
     """Report that the database refuses a report of a run with an error."""
     fields = {"event": "run_report_refused", "run": run_id}
     logger.error(f"run {run_id}: the database refuses {request}: {problem}", extra=fields)
+
+
+def run_set_aside(run_id: str, code: str, problem: str) -> None:
+    """Report that a run cannot be handed to a worker: it is halted, or put off for a minute."""
+    sentence = f"run {run_id} is set aside, because it cannot be claimed: {problem} (SQLSTATE {code})"
+    logger.error(sentence, extra={"event": "run_set_aside", "run": run_id})
 
 
 def transaction_repeated(info: RunInfo, problem: str, *, is_expected: bool) -> None:

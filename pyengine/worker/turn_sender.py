@@ -11,7 +11,7 @@ it is halted with that error as its problem; the outcomes before its end are rec
 too. If it is not, as where the report waits for a lock or a trigger of somebody refuses it, the report is
 sent alone from then on, until it arrives. A batch that times out is halved as well, but a timeout does not
 identify a bad report, so no run is halted for it. A hint is not worth a commit: a turn that is refused
-together with its hints is sent without them.
+together with its hints is sent without them. A claim that fails for a reason of one run is made run by run.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pyengine import clock
 from pyengine.database.connection import Database, ReconnectingConnection, backoff_s
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.faults import TOO_LARGE, Fault, fault_of, sqlstate_of
+from pyengine.database.statements.claims import CLAIM_APART
 from pyengine.database.statements.procedures import TURN
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.commands import Complete, Fail, Halt, Release
@@ -130,20 +131,18 @@ class TurnSender:
         """
         if self._suspects and len(reports) > 1 and any(one.execution in self._suspects for one in reports):
             return await self._suspects_alone(reports, want, hints)
-        failures = unknown = timeouts = 0
+        if not reports:
+            return [await self._claim(want)]
+        failures = unknown = timeouts = claims = 0
         while True:
             try:
                 answer = await self.send_once(reports, want, text=text, hints=hints, idle_ms=idle_ms)
             except Unavailable as error:
-                self.uncertain = True
                 unknown += 1
                 timeouts += _timed_out(error)
-                self._trouble.failed(f"outcome unknown ({len(reports)} reports): {error.message}")
-                await self._link.connected_eventually(purpose="turn")
+                await self._lost(error, f"{len(reports)} reports")
             except NotAdopted:
-                # not the fault of a report: the connection leads to a copy, perhaps only this time
-                self._copy.found(self._where)
-                await clock.sleep(ADOPTION_RETRY_S)
+                await self._found_copy()
                 continue
             except EngineError as error:
                 if hints and sqlstate_of(error) == TOO_LARGE:
@@ -154,21 +153,78 @@ class TurnSender:
                 timeouts += _timed_out(error)
                 if (answers := await self._in_parts(reports, want, error, failures, hints)) is not None:
                     return answers
-                if want >= 0:
-                    # the tasks to claim, or those that it wakes, may be more than an answer holds
-                    want = -1 if reports else -(-want // 2)
+                # the tasks to claim, or those that it wakes, may be the reason
+                want, claims = -1, max(want, claims)
                 self._trouble.failed(f"refused by {self._where}: {error}")
             else:
                 self._arrived(reports)
-                return [answer]
+                return [answer] if claims <= 0 else [answer, await self._claim(claims)]
             if timeouts >= _TIMEOUTS_MAX:
                 if len(reports) > 1:
                     return await self._halves(reports, hints)
                 # the claim may be what takes so long
-                want = min(want, -1 if reports else want)
+                want = -1
             # at once after the first loss
             if pause := failures + max(0, unknown - 1):
                 await clock.sleep(backoff_s(pause))
+
+    async def _claim(self, want: int) -> Answer:
+        """Send a claim without reports until it has arrived.
+
+        One that fails for a reason of a run is made run by run: the run that cannot be handed out is set
+        aside, and the others come. A run whose claim has no answer in time, alone, is put off.
+        """
+        failures = unknown = timeouts = 0
+        apart = puts_off = False
+        while True:
+            try:
+                answer = await (self.claim_apart(want, puts_off) if apart else self.send_once([], want))
+            except Unavailable as error:
+                unknown += 1
+                timeouts += _timed_out(error)
+                await self._lost(error, "a claim")
+            except NotAdopted:
+                await self._found_copy()
+                continue
+            except EngineError as error:
+                failures += 1
+                timeouts += _timed_out(error)
+                fault = fault_of(error)
+                if fault is Fault.SESSION:
+                    self._link.drop()
+                apart = apart or fault is Fault.RUN or (fault is not Fault.SERVER and failures > 1)
+                self._trouble.failed(f"refused by {self._where}: {error}")
+            else:
+                self._arrived([])
+                for id, code, message in zip(*[iter(answer.aside)] * 3, strict=True):
+                    run_log.run_set_aside(id, code, message)
+                return answer
+            if timeouts >= _TIMEOUTS_MAX:
+                apart = puts_off = want == 1
+                want, timeouts = 1, 0
+            if pause := failures + max(0, unknown - 1):
+                await clock.sleep(backoff_s(pause))
+
+    async def claim_apart(self, want: int, puts_off: bool) -> Answer:
+        """Claim run by run, once; arguments as for `CLAIM_APART`.
+
+        Raises:
+            EngineError: it failed, or its outcome is unknown.
+        """
+        answer: Any = await self._link.run(
+            CLAIM_APART, self._worker, *self._serves, RULES, want, self._ttl_ms, puts_off
+        )
+        return decode_answer(answer)
+
+    async def _lost(self, error: Unavailable, what: str) -> None:
+        self.uncertain = True
+        self._trouble.failed(f"outcome unknown ({what}): {error.message}")
+        await self._link.connected_eventually(purpose="turn")
+
+    async def _found_copy(self) -> None:
+        # not the fault of a report: the connection leads to a copy, perhaps only this time
+        self._copy.found(self._where)
+        await clock.sleep(ADOPTION_RETRY_S)
 
     def _arrived(self, reports: list[RunReport]) -> None:
         self._trouble.succeeded()

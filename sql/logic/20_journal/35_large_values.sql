@@ -209,3 +209,28 @@ as $$
 $$;
 comment on function durable._data(durable._journal) is
   'The data of a journal row, read from where it is stored. Inlined, so a row without references costs one comparison. XX001.';
+
+create or replace function durable._size_of(p_bucket integer, p_execution bigint, p_prefix bytea, p_data text)
+returns bigint language plpgsql stable
+as $$
+begin
+  if p_prefix is null and not starts_with(p_data, durable._sub() || 'f') then
+    return octet_length(p_data);
+  end if;
+  return octet_length(p_data) + (
+    select coalesce(sum(case when v.prefix is null and left(v.data, 1) <> durable._sub() then octet_length(v.data)
+                             else durable._size_of(p_bucket, p_execution, v.prefix, v.data) end), 0)
+    from (select decode(left(s.text, 64), 'hex') as hash
+          from string_to_table(p_data, durable._sub()) with ordinality as s (text, ord) where s.ord > 2
+          union all select p_prefix) r
+    cross join lateral (select x.prefix, x.data from durable._journal_values x
+                        where x.bucket = p_bucket and x.execution = p_execution and x.hash = r.hash offset 0) v);
+end
+$$;
+comment on function durable._size_of(integer, bigint, bytea, text) is
+  'Bytes of the text that durable._expand makes, more or less, without making it: large values are not read.';
+
+create or replace function durable._data_size(p_row durable._journal)
+returns bigint language sql stable
+as $$ select durable._size_of(p_row.bucket, p_row.execution, null, p_row.data) $$;
+comment on function durable._data_size(durable._journal) is 'Bytes of durable._data of that row, more or less, without reading large values.';

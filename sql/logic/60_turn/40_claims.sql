@@ -165,6 +165,30 @@ $$;
 comment on function durable._try_lock_claim(text, text[], text[], integer, integer) is
   'Locks up to p_want ready tasks with their heads, the heads of their owners and their resumes. A run that misses one of these locks is left out, and another one takes its place; a suspect is claimed alone. If many do, they are put back for half a second.';
 
+create or replace function durable._checked_from(p_bucket integer, p_execution bigint, p_from integer, p_upto integer)
+returns integer language plpgsql stable
+as $$
+declare
+  -- in an answer, where JSON stands within JSON, this may be more than a value can have
+  v_most constant bigint := 800000000;
+  v_bytes bigint := (select sum(octet_length(v.data)) from durable._journal_values v
+                     where v.bucket = p_bucket and v.execution = p_execution);
+begin
+  -- rows may share values, which are sent once for each
+  if v_bytes * (p_upto - p_from) > v_most then
+    v_bytes := (
+      select sum(durable._data_size(j)) from durable._journal j
+      where j.execution = p_execution and j.bucket = p_bucket and j.seq >= p_from and j.seq < p_upto);
+    if v_bytes > v_most then
+      perform durable._fail_too_large('The journal of a run', v_bytes, v_most, 'Let it continue as new in time.');
+    end if;
+  end if;
+  return p_from;
+end
+$$;
+comment on function durable._checked_from(integer, bigint, integer, integer) is
+  'p_from, if the rows of a journal from there on can be sent. To make a text of a gigabyte, and to fail at its end, takes half a minute. One look-up for a run without large values. WF008.';
+
 create or replace function durable._hand_out(
   p_executions bigint[], p_warm text[], p_most bigint, out tasks json[], out left_out bigint[])
 language plpgsql stable
@@ -181,7 +205,8 @@ declare
     join durable._tasks t on t.id = any (array[h.id])
     join durable._promises p on p.id = any (array[h.id])
     cross join lateral (select case when h.id = any (p_warm) then coalesce(h.suspend_seq, 0) else 0 end) as f (seq)
-    cross join lateral durable._rows(h.execution, h.bucket, h.id, f.seq, h.next_seq) r;
+    cross join lateral (select durable._checked_from(h.bucket, h.execution, f.seq, h.next_seq) offset 0) as g (seq)
+    cross join lateral durable._rows(h.execution, h.bucket, h.id, g.seq, h.next_seq) r;
   v_task json;
   v_bytes bigint := 0;
 begin
