@@ -498,6 +498,12 @@ CATALOGUE = {
           -- the trigger on tables of users, who need no right in the engine to change their rows, and
           -- what makes and drops partitions for workers, who own nothing
           and p.proname not in ('_row_changed', '_create_partitions', '_drop_partition')""",
+    "views that people are sent to say what their columns are": """
+        select c.oid::regclass || '.' || a.attname from pg_class c
+        join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
+        where c.relnamespace = %(schema)s::regnamespace and c.relkind = 'v'
+          and c.relname in ('runs', 'live', 'promises', 'workers', 'blocked', 'health', 'view')
+          and col_description(c.oid, a.attnum) is null""",
     "no generated constraint name": """
         select k.conrelid::regclass || ' ' || k.conname from pg_constraint k
         where k.connamespace = %(schema)s::regnamespace and k.contype <> 'n' and k.coninhcount = 0

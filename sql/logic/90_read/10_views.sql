@@ -50,6 +50,31 @@ cross join lateral (
 cross join lateral (select p.* from durable._promises p where p.id = t.id offset 0) p;
 comment on view durable.live is
   'The rows of durable.runs that have not ended, found by their tasks: it costs what is live, however many have ended.';
+comment on column durable.live.id is 'Its id, which is that of its promise.';
+comment on column durable.live.workflow is 'Name of its workflow.';
+comment on column durable.live.version is 'Version of the workflow that it began with.';
+comment on column durable.live.state is 'scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out or cancelled.';
+comment on column durable.live.queue is 'The queue in which workers look for it.';
+comment on column durable.live.priority is 'A higher one is claimed first; null: it has ended.';
+comment on column durable.live.args is 'Its arguments: an array by position, an object by name.';
+comment on column durable.live.result is 'The value that it returned; null: it has not completed.';
+comment on column durable.live.error is 'Why it failed, timed out or was cancelled; null: it did not.';
+comment on column durable.live.worker is 'The worker that has its lease; null: none.';
+comment on column durable.live.crashes is 'How many workers were lost with it since it last went on; null: it has ended.';
+comment on column durable.live.problem is 'Why it is set aside, or was; null: it is not.';
+comment on column durable.live.waits_for is 'Signals, rows, runs, promises and open steps for which it waits.';
+comment on column durable.live.created_at is 'When it was started.';
+comment on column durable.live.settled_at is 'When it ended; null: it has not.';
+comment on column durable.live.age is 'How long it took, or has taken so far.';
+comment on column durable.live.deadline is 'When it times out.';
+comment on column durable.live.not_before is 'When it may be claimed at the earliest; null: it waits for something else, or has ended.';
+comment on column durable.live.parent is 'The run whose child it is; null: none.';
+comment on column durable.live.key is 'The key of its start, under which no other run of the workflow begins; null: none.';
+comment on column durable.live.events is 'How many rows its journal has.';
+comment on column durable.live.children is 'How many steps, timers, waits and child runs its code has called.';
+comment on column durable.live.tags is 'Its tags.';
+comment on column durable.live.tenant is 'The tenant that it belongs to.';
+comment on column durable.live.execution is 'Its number, higher for a later start.';
 
 create or replace view durable._completed as
 select p.id, h.workflow, h.workflow_version as version, 'completed' as state,
@@ -95,6 +120,31 @@ union all
 select * from durable.live;
 comment on view durable.runs is
   'Runs of workflows. state: scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out, cancelled. problem says why a run is set aside; durable.resume(id) lets it go on, a halted one with code that fits its journal, durable.redrive() revives the dead. waits_for names what it waits for: signals, rows, runs, promises, open steps; durable.why(id) says the cause. By id and by state it reads what it answers. The newest are in durable.newest: an ORDER BY here sorts all that there are.';
+comment on column durable.runs.id is 'Its id, which is that of its promise.';
+comment on column durable.runs.workflow is 'Name of its workflow.';
+comment on column durable.runs.version is 'Version of the workflow that it began with.';
+comment on column durable.runs.state is 'scheduled, queued, running, waiting, paused, halted, dead, cancelling, completed, failed, timed_out or cancelled.';
+comment on column durable.runs.queue is 'The queue in which workers look for it.';
+comment on column durable.runs.priority is 'A higher one is claimed first; null: it has ended.';
+comment on column durable.runs.args is 'Its arguments: an array by position, an object by name.';
+comment on column durable.runs.result is 'The value that it returned; null: it has not completed.';
+comment on column durable.runs.error is 'Why it failed, timed out or was cancelled; null: it did not.';
+comment on column durable.runs.worker is 'The worker that has its lease; null: none.';
+comment on column durable.runs.crashes is 'How many workers were lost with it since it last went on; null: it has ended.';
+comment on column durable.runs.problem is 'Why it is set aside, or was; null: it is not.';
+comment on column durable.runs.waits_for is 'Signals, rows, runs, promises and open steps for which it waits.';
+comment on column durable.runs.created_at is 'When it was started.';
+comment on column durable.runs.settled_at is 'When it ended; null: it has not.';
+comment on column durable.runs.age is 'How long it took, or has taken so far.';
+comment on column durable.runs.deadline is 'When it times out.';
+comment on column durable.runs.not_before is 'When it may be claimed at the earliest; null: it waits for something else, or has ended.';
+comment on column durable.runs.parent is 'The run whose child it is; null: none.';
+comment on column durable.runs.key is 'The key of its start, under which no other run of the workflow begins; null: none.';
+comment on column durable.runs.events is 'How many rows its journal has.';
+comment on column durable.runs.children is 'How many steps, timers, waits and child runs its code has called.';
+comment on column durable.runs.tags is 'Its tags.';
+comment on column durable.runs.tenant is 'The tenant that it belongs to.';
+comment on column durable.runs.execution is 'Its number, higher for a later start.';
 
 create or replace view durable.newest as
 select p.id, h.workflow, h.workflow_version as version,
@@ -213,6 +263,22 @@ from durable._refutable p
 where p.state <> 'pending' and durable._at(p.settled_at) is not null;
 comment on view durable.promises is
   'Durable promises: runs, timers, external ones and protocol clients''. Pending ones are found by their tasks, or among those that have none. param and value are decoded, whether the engine or an SDK wrote them. The local steps of runs are in durable.steps.';
+comment on column durable.promises.id is 'Its id.';
+comment on column durable.promises.state is 'pending, resolved, rejected, rejected_canceled or rejected_timedout.';
+comment on column durable.promises.target is 'Where its task goes: a queue, an address, a service; null: it has no task.';
+comment on column durable.promises.timer is 'Its deadline resolves it.';
+comment on column durable.promises.external is 'Somebody outside settles it.';
+comment on column durable.promises.param is 'The payload that it was created with, decoded.';
+comment on column durable.promises.param_headers is 'The headers of that.';
+comment on column durable.promises.value is 'The payload that it was settled with, decoded; null: it is pending.';
+comment on column durable.promises.value_headers is 'The headers of that.';
+comment on column durable.promises.tags is 'Its tags.';
+comment on column durable.promises.created_at is 'When it was created.';
+comment on column durable.promises.settled_at is 'When it settled; null: it is pending.';
+comment on column durable.promises.timeout_at is 'When it times out.';
+comment on column durable.promises.owner is 'The run that called it; null: none.';
+comment on column durable.promises.child is 'Its number among the calls of that run.';
+comment on column durable.promises.tenant is 'The tenant that it belongs to.';
 
 create or replace view durable.steps as
 select p.id as run, i.child, p.id || '.' || i.child as id, i.name,
@@ -394,6 +460,14 @@ select w.id, case when w.missing_at is not null or not durable._is_connected(w, 
 from durable._workers w;
 comment on view durable.workers is
   'Registered worker processes. leased: runs under lease. A missing one lost its connection; its work is taken over.';
+comment on column durable.workers.id is 'The worker, one process.';
+comment on column durable.workers.presence is 'present: its connection says that it lives; by lease only: a pooler is in between; missing: it is gone.';
+comment on column durable.workers.queues is 'The queues that it takes runs from.';
+comment on column durable.workers.workflows is 'The workflows that it can run, each with its version.';
+comment on column durable.workers.leased is 'How many runs it has under lease.';
+comment on column durable.workers.started_at is 'When it started.';
+comment on column durable.workers.seen_at is 'When it was heard of last.';
+comment on column durable.workers.about is 'Its host, process and versions, known since its start.';
 
 create or replace view durable.workflows as
 select f.name, f.version, durable._at(f.seen_at) as seen_at,
@@ -408,56 +482,3 @@ left join (
   from durable._places() x group by x.name, x.version) p on p.name = f.name and p.version = f.version;
 comment on view durable.workflows is
   'Workflows that some worker ever registered. workers: how many serve it now; seen_at: the last hello of one that does. signals: the names of the signals that it receives, with the JSON schemas of their payloads; any_signal: it receives other names too. queue: the one that it declares, to which a start without a queue goes. places: the module and the parameters with which the workers that are there have registered it; more than one means that two programs use one name, and that chance decides whose code a run gets.';
-
-create or replace function durable.journal_list_v1(p_workflows text[], p_all boolean)
-returns table (workflow text, version text, executions bigint[], events integer[]) language sql stable
-as $$
-  select h.workflow, h.workflow_version, array_agg(h.execution order by h.execution), array_agg(h.next_seq order by h.execution)
-  from (select t.execution from durable._tasks t where not p_all and t.execution is not null
-        union all
-        select e.execution from durable._executions e where p_all) as x
-  join durable._executions h on h.execution = x.execution
-  where not h.written_by_client and (p_workflows is null or h.workflow = any (p_workflows))
-  group by h.workflow, h.workflow_version
-  order by h.workflow, h.workflow_version
-$$;
-comment on function durable.journal_list_v1(text[], boolean) is
-  'For replay-check: journals of live runs, or of all that are kept (p_all), generations that continued as new among them, with their lengths. Only reads: a standby will do.';
-
-create or replace function durable._passed_on(p_head durable._executions)
-returns text language sql stable
-as $$
-  select case c.type when 'execution_failed' then (e.data -> 'error')::text else durable._data(s) end
-  from durable._journal c
-  cross join lateral (select case when durable._ends_run(c.type) then durable._json(durable._data(c)) end as data) e
-  join durable._executions n on n.execution = any (array[(e.data ->> 'continued_as')::bigint])
-  join durable._journal s on s.execution = any (array[n.execution]) and s.bucket = n.bucket and s.seq = 0
-  where c.execution = p_head.execution and c.bucket = p_head.bucket and c.seq = p_head.next_seq - 1
-$$;
-comment on function durable._passed_on(durable._executions) is
-  'Arguments that a generation which continued as new passed to the next one, or the error of one that was tried again; null for any other.';
-
-create or replace function durable.journals_v1(p_executions bigint[])
-returns table (execution bigint, id text, workflow text, version text, param text, started_at bigint, queue text,
-               first_child integer, state text, outcome text, waiting_on integer[], "rows" json, rules smallint)
-language sql stable
-as $$
-  select h.execution, h.id, h.workflow, h.workflow_version,
-         case when h.previous is null then durable._input(p.param_headers, p.param_data) else r.input end,
-         r.started_at,
-         coalesce(t.queue, durable._queue_of(p.target)), h.first_child,
-         case when p.head is distinct from h.execution then case h.status when 'failed' then 'failed' else 'continued' end
-              else durable._run_state(p.state, t.state, t.retry_at, h.status, h.problem) end,
-         case when p.head is distinct from h.execution then durable._passed_on(h)
-              when p.state = 'resolved' then p.value_data
-              when p.state <> 'pending' then durable._error_of(p.state, p.value_data) end,
-         h.waiting_on, r."rows", h.rules
-  from unnest(p_executions) x (execution)
-  join durable._executions h on h.execution = any (array[x.execution])
-  join durable._promises p on p.id = any (array[h.id])
-  left join durable._tasks t on t.id = any (array[h.id]) and t.execution = h.execution
-  cross join lateral durable._rows(h.execution, h.bucket, h.id, 0, h.next_seq) r
-  order by h.execution
-$$;
-comment on function durable.journals_v1(bigint[]) is
-  'For replay-check: whole journals with what their code began with, where each stands, and how it ended (outcome: value, error, or what was passed on). Only reads: a standby will do.';

@@ -153,6 +153,14 @@ join pg_catalog.pg_stat_activity a on a.pid = h.pid
 group by h.id, a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query;
 comment on view durable.blocked is
   'Runs and promises that cannot go on because a transaction has locked them: the workers that report it, the session with the lock, and since when. All others go on. The query and state of other roles are visible with pg_read_all_stats. To end a session: select pg_terminate_backend(pid).';
+comment on column durable.blocked.id is 'The run or promise that cannot go on.';
+comment on column durable.blocked.workers is 'The workers that have left it out for more than a second.';
+comment on column durable.blocked.pid is 'Process of the session with the lock.';
+comment on column durable.blocked."user" is 'Role of that session.';
+comment on column durable.blocked.application is 'Its application name.';
+comment on column durable.blocked.state is 'Mostly idle in transaction.';
+comment on column durable.blocked.since is 'When its transaction began.';
+comment on column durable.blocked.query is 'Its last statement, whole, with the values in it.';
 
 create or replace function durable.worker_blocked_v1(p_worker text, p_ids text[])
 returns json language plpgsql volatile

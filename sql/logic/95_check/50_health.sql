@@ -95,3 +95,7 @@ left join lateral (
   where w.seen_at > c.now - 120000 order by 2 limit 1) t on true;
 comment on view durable.health is
   'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; tables of live work that a backlog has left large (over 64 MB and two pages a row); work that has been due for a minute; the worker that has not ticked for the longest time.';
+comment on column durable.health.subject is 'The question.';
+comment on column durable.health.ok is 'Whether all is well with it.';
+comment on column durable.health.detail is 'The finding.';
+comment on column durable.health.hint is 'The advice where ok is false.';
