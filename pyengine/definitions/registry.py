@@ -29,6 +29,7 @@ from pyengine.definitions.schedules import ScheduleDef
 from pyengine.definitions.signals import Signal
 from pyengine.definitions.signatures import Signature
 from pyengine.errors import InvalidRequest, NotFound, recorded_module
+from pyengine.values.texts import is_text
 
 __all__ = [
     "Registry",
@@ -160,7 +161,7 @@ def _checked_name(fn: object, name: object, what: str) -> str:
     chosen = getattr(fn, "__name__", None) if name is None else name
     if not callable(fn) or not isinstance(chosen, str) or not chosen:
         raise InvalidRequest(f"a {what} is a function with a name, not {fn!r}")
-    if "\0" in chosen or len(chosen.encode()) > 255 or chosen == "<lambda>":
+    if not is_text(chosen, 255) or chosen == "<lambda>":
         raise InvalidRequest(
             f"{chosen!r} is no name for a {what}", hint=f"@{what}(name=...), 255 bytes at most"
         )

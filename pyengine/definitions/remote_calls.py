@@ -16,6 +16,7 @@ import msgspec
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import UNWRITABLE, refuse_deep, refuse_non_finite, unwritable
 from pyengine.values.shapes import PLAIN
+from pyengine.values.texts import is_text
 
 __all__ = ["RemoteCall", "remote_call"]
 
@@ -85,7 +86,7 @@ def remote_call(
 
 
 def _check_text(text: object, bytes_max: int, what: str, hint: str) -> None:
-    if not isinstance(text, str) or not text or "\0" in text or len(text.encode()) > bytes_max:
+    if not is_text(text, bytes_max):
         raise InvalidRequest(f"ctx.rpc: {text!r} is not {what} of a call", hint=hint)
 
 

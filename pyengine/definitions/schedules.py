@@ -19,6 +19,7 @@ import msgspec
 from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.signatures import Signature
 from pyengine.errors import EncodeError, InvalidRequest
+from pyengine.values.texts import is_text
 
 __all__ = ["INSTANT", "ScheduleDef", "checked_schedule_id", "scheduled_input"]
 
@@ -112,7 +113,7 @@ def checked_schedule_id(id: object) -> str:
     Raises:
         InvalidRequest: it is none.
     """
-    if not isinstance(id, str) or not id or "\0" in id or len(id.encode(errors="replace")) > 480:
+    if not is_text(id, 480):
         raise InvalidRequest(f"{id!r} can be no id of a schedule: it is a text of 1 to 480 bytes")
     return id
 

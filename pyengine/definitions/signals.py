@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import TypeCodec, type_codec
+from pyengine.values.texts import is_text
 
 if TYPE_CHECKING:
     # the payload of a signal that is only named is Any, not unknown
@@ -35,7 +36,7 @@ def check_signal_name(name: object) -> str:
     """
     if not isinstance(name, str):
         raise InvalidRequest(f"the name of a signal is a text, not {name!r}")
-    if not 1 <= len(name.encode(errors="surrogatepass")) <= _NAME_BYTES_MAX or "\0" in name:
+    if not is_text(name, _NAME_BYTES_MAX):
         raise InvalidRequest(
             f"{name[:60]!r} is no name for a signal", hint=f"1 to {_NAME_BYTES_MAX} bytes, without NUL"
         )

@@ -21,6 +21,7 @@ from pyengine.definitions.retry import NO_RETRY, Retry
 from pyengine.definitions.signatures import Signature
 from pyengine.errors import EncodeError, InvalidRequest
 from pyengine.values.pydantic_models import write_unknown
+from pyengine.values.texts import is_text
 
 __all__ = ["SERVICE", "SqlStep", "service_call", "sql_arguments", "sql_step"]
 
@@ -64,12 +65,7 @@ def sql_step(function: str, retry: Retry | None, timeout_ms: int | None, annotat
         InvalidRequest: one of them is wrong.
     """
     name: object = function
-    if (
-        not isinstance(name, str)
-        or "\0" in name
-        or len(name.encode()) > 256
-        or not _FUNCTION.fullmatch(name.strip())
-    ):
+    if not is_text(name, 256) or not _FUNCTION.fullmatch(name.strip()):
         raise InvalidRequest(
             f"ctx.sql: {function!r} is no name of a function",
             hint='with its schema: ctx.sql("billing.close_month", ...)',
@@ -166,8 +162,7 @@ def service_call(
     if (
         not service.lower().startswith(SERVICE)
         or "(" in function
-        or "\0" in service
-        or len(service.encode()) > 256
+        or not is_text(service, 256)
         or not _FUNCTION.fullmatch(function)
     ):
         raise InvalidRequest(

@@ -36,6 +36,7 @@ from pyengine.errors import EngineError, InvalidRequest
 from pyengine.replay.transaction_log import AskKind, TransactionLog, Transactions
 from pyengine.values.codec import Codec
 from pyengine.values.sql_values import Record, read_records, read_value
+from pyengine.values.texts import is_text
 
 __all__ = ["Transaction"]
 
@@ -269,6 +270,8 @@ class Transaction:
         if definition is not None and timeout is None:
             deadline_ms = definition.deadline_ms
         run_id = self._new_id(log) if id is None else id
+        for told in (run_id, version or "1", workflow if isinstance(workflow, str) else "w"):
+            _check_text("start", told)
         log.effects.append(
             {
                 "do": "start",
@@ -326,6 +329,8 @@ class Transaction:
         """
         log = self._open("signal")
         sent = signal if isinstance(signal, Signal) else Signal(signal)
+        _check_text("signal", run_id)
+        _check_text("signal", dedup or "")
         where = f"the payload of signal {sent.name} to run {run_id}"
         text = self._codec.encode(payload, sent.annotation, where=where)
         log.effects.append({"do": "signal", "id": run_id, "name": sent.name, "payload": text, "key": dedup})
@@ -359,7 +364,8 @@ class Transaction:
         self._settle("rejected", promise_id, self._codec.encode_error(problem))
 
     def _settle(self, state: Literal["resolved", "rejected"], promise_id: str, text: str) -> None:
-        log = self._open("resolve" if state == "resolved" else "reject")
+        log = self._open(verb := "resolve" if state == "resolved" else "reject")
+        _check_text(verb, promise_id)
         log.effects.append({"do": "settle", "id": promise_id, "state": state, "value": text})
 
     def _new_id(self, log: TransactionLog) -> str:
@@ -385,10 +391,15 @@ class Transaction:
 
     async def _ask(self, kind: AskKind, query: str, args: tuple[Any, ...]) -> Any:
         log = self._open(kind)
-        if not str(query).strip():
+        if not str(query).strip() or not is_text(str(query)):
             raise InvalidRequest(f"tx.{kind} takes the text of a statement, not {query!r}")
         if log.ask is not None:
             raise InvalidRequest(
                 f"transaction {self._name}: another statement is running", hint="await one after the other"
             )
         return await self._transactions.ask(log, kind, query, args)
+
+
+def _check_text(verb: str, text: object) -> None:
+    if not is_text(text):
+        raise InvalidRequest(f"tx.{verb}: {text!r} cannot be stored", hint="a text without NUL")

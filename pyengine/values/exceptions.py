@@ -281,8 +281,8 @@ def _describe(error: BaseException, depth: int, *, fold: bool = False) -> dict[s
     cls = type(error)
     lossy: list[str] = []
     record: dict[str, Any] = {
-        "type": cls.__qualname__,
-        "module": recorded_module(cls),
+        "type": _clean(cls.__qualname__),
+        "module": _clean(recorded_module(cls)),
         "message": _message(error),
         "kind": error_kind(error),
         "args": [_plain(arg, lossy) for arg in _arguments(error)],
@@ -310,7 +310,7 @@ def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
         if name in declared or name in getattr(type(error), "__annotations__", {}):
             with contextlib.suppress(TypeError, ValueError, RecursionError):
                 value = msgspec.to_builtins(value, str_keys=True, enc_hook=write_unknown)
-        data[str(name)] = _plain(value, lossy)
+        data[_clean(str(name))] = _plain(value, lossy)
     return data
 
 

@@ -21,6 +21,7 @@ from pyengine.definitions.signals import Signal, check_signal_name
 from pyengine.definitions.sql_steps import sql_arguments, sql_step
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import type_codec
+from pyengine.values.texts import is_text
 from pyengine.workflow.context_calls import ContextCalls
 from pyengine.workflow.context_failures import ContextFailures
 from pyengine.workflow.context_progress import ContextProgress
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 
 def _text(value: object, bytes_max: int, kind: str) -> str:
-    if not isinstance(value, str) or not value or "\0" in value or len(value.encode()) > bytes_max:
+    if not is_text(value, bytes_max):
         raise InvalidRequest(f"{value!r} is not {kind}", hint=f"a text of 1 to {bytes_max} bytes, no NUL")
     return value
 
@@ -159,6 +160,8 @@ class Context(
             InvalidRequest: the id is this run's own, a child's of this run, or waited for already.
         """
         within = within_run("promise()", "the SQL function durable.create_promise")
+        if not is_text(name):
+            raise InvalidRequest(f"ctx.promise: {name!r} is no label", hint="a text without NUL")
         timeout_ms = optional_limit(timeout, what="ctx.promise")
         if id is None:
             return cast("DurablePromise[Any]", within.make_promise(type, timeout_ms=timeout_ms, name=name))

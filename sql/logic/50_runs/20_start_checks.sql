@@ -95,9 +95,12 @@ comment on function durable._check_options(text, text, bigint, bigint, integer, 
 
 create or replace function durable._likeness(p_name text, p_other text)
 returns bigint language sql immutable parallel safe
-as $$ select count(*) from generate_series(1, length(p_name) - 1) i where strpos(p_other, substr(p_name, i, 2)) > 0 $$;
+as $$
+  select count(*) from generate_series(1, least(length(p_name), 256) - 1) i
+  where strpos(left(p_other, 256), substr(left(p_name, 256), i, 2)) > 0
+$$;
 comment on function durable._likeness(text, text) is
-  'How many pairs of neighbouring characters of a name another name has, to find the one that was meant.';
+  'How many pairs of neighbouring characters of a name another name has, to find the one that was meant; of a long name only those at its beginning.';
 
 create or replace function durable._check_workflow(p_workflow text)
 returns void language plpgsql stable
