@@ -30,6 +30,7 @@ from tests.support.verbs import (
     take,
     take_turn,
     task_of,
+    tick,
     types_of,
 )
 
@@ -153,6 +154,21 @@ def test_acquire(conn: Connection, clock: Clock) -> None:
     assert column(conn, "expires_at") == clock.now_ms + 77
     assert column(conn, "retry_at") is None
     assert refusal(conn, acquire("t", 1, "R", 77)) == "WF003"
+
+
+def test_a_task_whose_leases_are_lost_for_ever_goes_on(conn: Connection, clock: Clock) -> None:
+    """However often its clients were lost: it is acquired again, and so is all that is acquired with it."""
+    for id_ in ("a", "b"):
+        ask(conn, create(id_, target="g"))
+    conn.execute("update durable._tasks set attempt = 32766, crashes = 32766 where id = 'a'")
+    both = "select count(*) from durable._acquire(array['a', 'b'], 'p', 1000, durable._now_ms())"
+    for _ in range(3):
+        assert ask(conn, (both, ())) == (2,)
+        clock.advance(3_600_000)
+        # leases of the same client are revoked in turns
+        assert sum(tick(conn)["leases"] for _ in range(2)) == 2
+        lost = "select state, attempt, crashes from durable._tasks where id = 'a'"
+        assert ask(conn, (lost, ())) == ("pending", 32767, 32767)
 
 
 def test_release_keeps_version_and_reasons(conn: Connection, clock: Clock) -> None:

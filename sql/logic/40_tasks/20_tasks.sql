@@ -164,7 +164,8 @@ begin
         acquired_at = p_now, retry_at = null, prefer_until = null, preference = null, recv = null, recv_headers = null,
         queue = case when t.recv is null then t.queue
                      else (select durable._queue_of(p.target) from durable._promises p where p.id = t.id) end,
-        attempt = t.attempt + (not t.attempt_open)::integer, attempt_open = true
+        -- the count ends at the limit of its type: a task whose workers are lost again and again goes on
+        attempt = least(t.attempt + (not t.attempt_open)::integer, 32767), attempt_open = true
     where t.id = any (p_ids) and t.state is not distinct from 'pending' and t.deadline > p_now
     returning t.*;
   delete from durable._resumes r where r.task_id = any (p_ids);
