@@ -6,20 +6,30 @@ Steps take random time, so branches overtake each other differently in every run
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from typing import Any
 
 from pyengine import App, JoinSet, Retry, RunCancelled, RunFailed, Signal, ctx
+from tests.chaos.leases import BEGUN
 from tests.chaos.plans import Node
 
 app = App()
 DELAY_S = 0.02
+NOTES = os.open(path, os.O_APPEND | os.O_WRONLY | os.O_CREAT) if (path := os.environ.get(BEGUN)) else None
+
+
+def begun() -> None:
+    """Note that a body has begun: in one write, which a kill does not tear."""
+    if NOTES is not None:
+        os.write(NOTES, f"{time.time()} {os.getpid()} {ctx.step.run_id} {ctx.step.name}\n".encode())
 
 
 @app.step
 async def double(number: int) -> int:
     """An async step."""
+    begun()
     await asyncio.sleep(random.random() * DELAY_S)
     return 2 * number + 1
 
@@ -27,6 +37,7 @@ async def double(number: int) -> int:
 @app.step
 def double_in_thread(number: int) -> int:
     """A sync step."""
+    begun()
     time.sleep(random.random() * DELAY_S)
     return 2 * number + 1
 
@@ -34,6 +45,7 @@ def double_in_thread(number: int) -> int:
 @app.step(retry=Retry(max_attempts=4, initial="5ms", backoff=1.0))
 async def triple_at_last(number: int, failures: int) -> int:
     """A step whose first attempts fail. One that is cut off counts as one too, so it may fail less often."""
+    begun()
     await asyncio.sleep(random.random() * DELAY_S)
     if ctx.step.attempt <= failures:
         raise ConnectionError(f"attempt {ctx.step.attempt}")
@@ -43,18 +55,21 @@ async def triple_at_last(number: int, failures: int) -> int:
 @app.step
 async def refuse(number: int) -> int:
     """A step that always fails."""
+    begun()
     raise ValueError(str(number))
 
 
 @app.step
 async def weigh(chance: float) -> int:
     """A step whose input is a random number of the workflow: a replay that draws another one is found."""
+    begun()
     return int(chance >= 1)
 
 
 @app.step
 async def dawdle(number: int) -> int:
     """A step that takes longer than anybody waits."""
+    begun()
     await asyncio.sleep(3600)
     return number
 
@@ -62,11 +77,13 @@ async def dawdle(number: int) -> int:
 @app.step
 async def arrive() -> None:
     """What a run does first that will be cancelled."""
+    begun()
 
 
 @app.step
 async def clean_up(number: int, chance: float) -> int:
     """What a cancelled run does before it ends."""
+    begun()
     await asyncio.sleep(random.random() * DELAY_S)
     return number
 
@@ -74,6 +91,7 @@ async def clean_up(number: int, chance: float) -> int:
 @app.step
 async def tidy_up(number: int) -> int:
     """What a branch does that is given up while its run goes on."""
+    begun()
     await asyncio.sleep(random.random() * DELAY_S)
     return number
 

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,23 +16,29 @@ from pyengine.database.connection import Database
 from pyengine.replay_check import Report, replay_check
 from tests.chaos.folds import cleaned, fold, lively
 from tests.chaos.job import app
+from tests.chaos.leases import INSTALL, begun_late
 from tests.chaos.plans import Maker, Node, clean_ups, value
-from tests.chaos.world import World
+from tests.chaos.world import MOVABLE_CLOCK, World
 
 ROUND = 100
+TTL_MS = 1000
 
 
 def prepare(dsn: str) -> None:
     """Short leases, so that a frozen worker loses its work, and no limit to crashes."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        for name, setting in (("lease_ttl_ms", "1000"), ("max_crashes", "10000")):
+        for name, setting in (("lease_ttl_ms", str(TTL_MS)), ("max_crashes", "10000")):
             conn.execute("select durable.set_setting(%s, %s)", (name, setting))
         conn.execute("create table mark (run text not null, chance double precision not null)")
+        conn.execute(MOVABLE_CLOCK)
+        conn.execute(INSTALL)
 
 
-def play(dsn: str, prefix: str, programs: list[Node], seed: int, *, faults: bool) -> Counter[str]:
+def play(
+    dsn: str, prefix: str, programs: list[Node], seed: int, *, faults: bool, begun: Path | None = None
+) -> Counter[str]:
     """Play programs to their ends; answers what the world did."""
-    world = World(dsn, seed, workers=2, faults=faults)
+    world = World(dsn, seed, workers=2, faults=faults, begun=begun)
     try:
         for number, program in enumerate(programs):
             world.start(f"{prefix}-{number}", program)
@@ -84,18 +91,24 @@ group by run having count(m.run) is distinct from max(t.number) or min(m.chance)
     "size", [pytest.param(10, id="10"), pytest.param(1000, id="1000", marks=pytest.mark.full)]
 )
 def test_random_workflows_under_faults(
-    another_database: Callable[[], str], seed: int, size: int, figures: Callable[[str, str], None]
+    another_database: Callable[[], str],
+    tmp_path: Path,
+    seed: int,
+    size: int,
+    figures: Callable[[str, str], None],
 ) -> None:
-    """Results and folds under kills, freezes, pauses, idle transactions of users, delays and reorderings
-    equal those of a calm run; every journal replays clean; what transactions wrote is there once."""
+    """Results and folds under kills, freezes, pauses, idle transactions of users, moves of the clock, lost
+    connections, delays and reorderings equal those of a calm run; every journal replays clean; what
+    transactions wrote is there once."""
     done: Counter[str] = Counter()
-    runs = alive = written = 0
+    runs = alive = written = bodies = too_late = 0
     begin = time.monotonic()
     for first in range(0, size, ROUND):
         dsn = another_database()
         prepare(dsn)
         programs = [Maker(seed + first + n).program() for n in range(min(ROUND, size - first))]
-        done += play(dsn, "hard", programs, seed + first, faults=True)
+        begun = tmp_path / f"begun-{first}"
+        done += play(dsn, "hard", programs, seed + first, faults=True, begun=begun)
         play(dsn, "calm", programs, seed + first, faults=False)
         alive += compare(dsn, programs, seed + first)
         report = checked(dsn)
@@ -106,6 +119,8 @@ def test_random_workflows_under_faults(
             assert conn.execute(MISWRITTEN).fetchall() == []
             (marks,) = conn.execute("select count(*) from mark").fetchone() or (0,)
             written += marks
+            count, late = begun_late(conn, begun, TTL_MS / 1000)
+            bodies, too_late = bodies + count, too_late + len(late)
     assert alive >= 0.3 * size
     assert done["killed"] + done["frozen"] + done["paused"] >= size / 10, done
     assert size < ROUND or done["held"] >= size / 40, done
@@ -114,5 +129,5 @@ def test_random_workflows_under_faults(
         f"{size} programs, seed {seed}, in {time.monotonic() - begin:.0f} s: results and folds under "
         f"faults equal those without; {alive} had a foreign completion while two or more branches were "
         f"open; the journals of all {runs} runs replay clean; the {written} rows of their transactions are "
-        f"there once; the world did {dict(done)}",
+        f"there once; {too_late} of {bodies} bodies began after their lease; the world did {dict(done)}",
     )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
+import psycopg
 import pytest
 
+from tests.chaos.leases import begun_late
 from tests.chaos.test_programs import prepare
-from tests.chaos.world import World
+from tests.chaos.world import CLOCK_MS, World
 from tests.crash.processes import launch, until
+from tests.support.verbs import ask, begin_run, heartbeat
 
 ASLEEP = "import time; time.sleep(3600)"
 ENDED = "raise SystemExit('tired')"
@@ -28,7 +33,7 @@ def world(dsn: str, code: str, *, workers: int = 2) -> World:
     """A world with a run, the workers of which are processes that do something else."""
 
     class Other(World):
-        def _launch(self) -> subprocess.Popen[bytes]:
+        def _launch(self, place: int) -> subprocess.Popen[bytes]:
             return launch(self._dsn, "-c", code, log=self._log)
 
     made = Other(dsn, 0, workers=workers, faults=True)
@@ -88,3 +93,70 @@ def test_a_worker_may_log_as_much_as_it_likes(another_database: Callable[[], str
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_lost_connection_is_never_served_again(another_database: Callable[[], str]) -> None:
+    """Nobody is told: the statement has no answer, while a new connection works."""
+    dsn = another_database()
+    prepare(dsn)
+    lossy = world(dsn, ASLEEP, workers=1)
+    try:
+        (through,) = [lossy._through(cable) for cable in lossy._cables]
+        with psycopg.connect(through, autocommit=True) as lost:
+            assert lost.execute("select 1").fetchone() == (1,)
+            lossy._lose()
+            lost.pgconn.send_query(b"select 2")
+            assert select.select([lost.fileno()], [], [], 0.5)[0] == []
+            with psycopg.connect(through, autocommit=True) as new:
+                assert new.execute("select 3").fetchone() == (3,)
+            assert select.select([lost.fileno()], [], [], 0)[0] == []
+            lost.pgconn.finish()
+    finally:
+        lossy.close()
+    assert lossy.done == {"lost": 1}
+
+
+def test_the_clock_of_the_database_moves(another_database: Callable[[], str]) -> None:
+    """What asks the engine for the time gets another one; the server's own clock stays, and so it ends."""
+    dsn = another_database()
+    prepare(dsn)
+    moving = world(dsn, ASLEEP, workers=1)
+    apart = "select round(durable._now_ms() / 1000.0 - extract(epoch from clock_timestamp()))"
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        try:
+            moving._set_clock(-CLOCK_MS)
+            assert conn.execute(apart).fetchone() == (-60,)
+            moving._move_clock()
+            assert moving.done == {"moved": 1}
+        finally:
+            moving.close()
+        assert conn.execute(apart).fetchone() == (0,)
+
+
+def test_a_body_that_begins_after_its_lease_is_found(
+    another_database: Callable[[], str], tmp_path: Path
+) -> None:
+    """Renewals count for the process that has the lease, and each for as long as a lease is."""
+    dsn = another_database()
+    prepare(dsn)
+    begun = tmp_path / "begun"
+    begun.write_text("10.5 7 r a\n11.5 7 r b\n12.9 7 r c\n10.5 8 r d\n9.9 7 r e\n")
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("insert into leased values ('r', 'host-7-ab', 10), ('r', 'host-7-ab', 11.2)")
+        count, late = begun_late(conn, begun, 1.0)
+    assert (count, [one.split()[0] for one in late]) == (5, ["c", "d", "e"])
+
+
+def test_leases_are_noted_as_they_are_renewed(another_database: Callable[[], str]) -> None:
+    """At the claim, at a heartbeat, and while somebody else has the task locked."""
+    dsn = another_database()
+    prepare(dsn)
+    noted = "select worker from leased order by at"
+    with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn) as user:
+        ask(conn, ("select durable.worker_hello_v1('host-7-ab', '{q-r}', '{w}', '{1}', null)", ()))
+        held = begin_run(conn, "r", "host-7-ab")
+        assert conn.execute(noted).fetchall() == [("host-7-ab",)]
+        ask(conn, heartbeat("host-7-ab", held))
+        user.execute("select from durable._tasks for update")
+        ask(conn, heartbeat("host-7-ab", held))
+        assert conn.execute(noted).fetchall() == [("host-7-ab",)] * 3

@@ -18,12 +18,17 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
+from tests.chaos.leases import BEGUN
 from tests.chaos.plans import Node, signals
 from tests.chaos.stuck import told
 from tests.crash.processes import kill, launch, stop
+from tests.failover.cable import Cable
 
 PROMISES = """
 select p.id, j.name from durable._promises p
@@ -63,6 +68,21 @@ HOLDS = (
 FREEZE_S = 1.5
 HOLD_S = 1.5
 FAULT_EVERY = 12
+CLOCK_MS = 60_000
+STILL_S = 3.0
+MOVABLE_CLOCK = """
+create table moved (ms bigint not null);
+insert into moved values (0);
+create or replace function durable._now_ms() returns bigint language sql volatile parallel unsafe as
+$$ select floor(extract(epoch from clock_timestamp()) * 1000)::bigint + (select m.ms from public.moved m) $$;
+"""
+
+
+@dataclass(frozen=True)
+class Socket:
+    """Where the server of a URL listens: folder and port."""
+
+    place: tuple[str, str]
 
 
 class World:
@@ -73,20 +93,27 @@ class World:
         seed: what chance is made from.
         workers: worker processes at a time.
         faults: whether workers die and runs are disturbed.
+        begun: file for the notes of bodies that begin.
     """
 
-    def __init__(self, dsn: str, seed: int, *, workers: int, faults: bool) -> None:
+    def __init__(self, dsn: str, seed: int, *, workers: int, faults: bool, begun: Path | None = None) -> None:
         self._dsn = dsn
+        self._begun = begun
         self._random = random.Random(seed)
         self._faults = faults
         self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115  `close` closes it
-        self._workers = [self._launch() for _ in range(workers)]
+        known = conninfo_to_dict(dsn)
+        server = Socket((str(known["host"]), str(known.get("port", 5432))))
+        # each worker has its own way to the database
+        self._cables = [Cable(server) for _ in range(workers)] if faults else []
+        self._workers = [self._launch(place) for place in range(workers)]
         self._conn = psycopg.connect(dsn, autocommit=True)
         self._mail: list[tuple[str, str, int, list[int]]] = []
         self._leaving: list[str] = []
         self._thaws: dict[int, threading.Timer] = {}
         self._idle: list[threading.Timer] = []
         self._fault_at = 0
+        self._moved: tuple[int, float] = (0, time.monotonic())
         self.done: Counter[str] = Counter()
 
     def close(self) -> None:
@@ -98,6 +125,10 @@ class World:
         for process in self._workers:
             process.send_signal(signal.SIGCONT)
             stop(process)
+        for cable in self._cables:
+            cable.close()
+        if self._faults:
+            self._set_clock(0)
         self._conn.close()
         self._log.close()
 
@@ -115,7 +146,7 @@ class World:
         """Do random things until all runs have ended."""
         until_s = time.monotonic() + limit_s
         calm = [self._settle, self._settle, self._send, self._send, self._send, self._cancel]
-        faults = [self._pause, self._kill, self._freeze, self._hold]
+        faults = [self._pause, self._kill, self._freeze, self._hold, self._move_clock, self._lose]
         while self._left():
             if time.monotonic() > until_s:
                 raise TimeoutError(self._stuck())
@@ -127,6 +158,7 @@ class World:
             if self._random.random() < 0.1:
                 self._resume_all()
                 self._look_for_ends()
+                self._go_forth()
             time.sleep(self._random.random() * 0.02)
         self._look_for_ends()
 
@@ -214,7 +246,7 @@ class World:
         if place in self._thaws:
             self._thaws.pop(place).cancel()
         kill(self._workers[place])
-        self._workers[place] = self._launch()
+        self._workers[place] = self._launch(place)
         self.done["killed"] += 1
 
     def _freeze(self) -> None:
@@ -242,5 +274,35 @@ class World:
         self._idle[-1].start()
         self.done["held"] += 1
 
-    def _launch(self) -> subprocess.Popen[bytes]:
-        return launch(self._dsn, "-m", "pyengine", "worker", "tests.chaos.job:app", log=self._log)
+    def _set_clock(self, ms: int) -> None:
+        self._conn.execute("update moved set ms = %s", (ms,))
+
+    def _move_clock(self) -> None:
+        """Move the clock of the database, back or forth."""
+        self._set_clock(self._random.randint(-CLOCK_MS, CLOCK_MS))
+        self.done["moved"] += 1
+
+    def _go_forth(self) -> None:
+        """If nothing moves on, timers may wait for an instant that the clock has been set back from."""
+        (moved,) = self._conn.execute(MOVED).fetchone() or (0,)
+        before, since_s = self._moved
+        if int(moved) != before:
+            self._moved = (int(moved), time.monotonic())
+        elif self.done["moved"] and time.monotonic() > since_s + STILL_S:
+            self._set_clock(CLOCK_MS)
+
+    def _lose(self) -> None:
+        """The connections of a worker are never served again, and it is not told; new ones work."""
+        self._random.choice(self._cables).lose()
+        self.done["lost"] += 1
+
+    def _through(self, cable: Cable) -> str:
+        """Return the URL of the database through a cable."""
+        known, (host, port) = conninfo_to_dict(self._dsn), cable.place
+        return f"postgresql://{known['user']}@{host}:{port}/{known['dbname']}"
+
+    def _launch(self, place: int) -> subprocess.Popen[bytes]:
+        dsn = self._through(self._cables[place]) if self._cables else self._dsn
+        variables = {} if self._begun is None else {BEGUN: str(self._begun)}
+        command = ("-m", "pyengine", "worker", "tests.chaos.job:app")
+        return launch(dsn, *command, log=self._log, variables=variables)

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 import psycopg
@@ -33,17 +34,19 @@ def launch(
     folder: Path = ROOT,
     log: IO[bytes] | int | None = subprocess.DEVNULL,
     talks: bool = False,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
     """Start a Python process of ours.
 
     Args:
+        variables: of its environment, besides those that it has anyway.
         talks: whether its input and output are pipes.
         log: where it writes what it logs. No pipe: nobody reads it, so whoever fills it stands still.
     """
     return subprocess.Popen(
         [sys.executable, *command],
         cwd=folder,
-        env=environment(dsn),
+        env={**environment(dsn), **variables},
         stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
         stdout=subprocess.PIPE if talks else subprocess.DEVNULL,
         stderr=log,

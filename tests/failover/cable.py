@@ -2,7 +2,8 @@
 
 What lives here: `Cable`, a TCP port of this machine that leads to a server's socket. What may not: what goes
 through it. Cut, it breaks what goes through and takes no more, as a firewall does that refuses. Silent, it
-takes connections and never answers, as a machine does that was switched off.
+takes connections and never answers, as a machine does that was switched off. Lost, it never serves again what
+goes through, without a word, and takes more, as a middlebox does that has lost its state.
 """
 
 from __future__ import annotations
@@ -12,11 +13,20 @@ import socket
 import threading
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
-
-from tests.failover.nodes import Node
+from typing import Protocol, Self
 
 CHUNK = 1 << 16
+SERVER_SEES_S = 15.0
+CLIENT_SEES_S = 120.0
+
+
+class Place(Protocol):
+    """Where a server's socket is."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Folder and port."""
+        ...
 
 
 class Cable:
@@ -26,9 +36,11 @@ class Cable:
         node: where to; may be changed for connections to come.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Place) -> None:
         self.node = node
         self.silent = False
+        self._lost = threading.Event()
+        self._ended = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._cut = False
         self._ends: list[socket.socket] = []
@@ -42,6 +54,11 @@ class Cable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it, with all that goes through it."""
+        self._ended.set()
         self._listener.close()
         self.cut()
 
@@ -66,6 +83,13 @@ class Cable:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
+    def lose(self) -> None:
+        """Carry nothing more for the connections that there are. The server gives them up after a while, as
+        by its keepalives; the client, whose packets are still acknowledged, only after much longer.
+        """
+        lost, self._lost = self._lost, threading.Event()
+        lost.set()
+
     def mend(self) -> None:
         """Take connections again."""
         self._cut = False
@@ -83,7 +107,7 @@ class Cable:
                     threading.Thread(target=self._carry, args=(near,), daemon=True).start()
 
     def _carry(self, near: socket.socket) -> None:
-        far = socket.socket(socket.AF_UNIX)
+        far, lost = socket.socket(socket.AF_UNIX), self._lost
         with suppress(OSError, ValueError), near, far, selectors.DefaultSelector() as both:
             host, port = self.node.place
             far.connect(f"{host}/.s.PGSQL.{port}")
@@ -91,9 +115,14 @@ class Cable:
                 self._ends.append(far)
             both.register(near, selectors.EVENT_READ, far)
             both.register(far, selectors.EVENT_READ, near)
-            while not self._cut:
+            while not (self._cut or lost.is_set()):
                 for key, _ in both.select(0.5):
+                    if lost.is_set():
+                        break
                     data = key.fileobj.recv(CHUNK)  # type: ignore[union-attr]
                     if not data:
                         return
                     key.data.sendall(data)
+            if lost.is_set() and not self._ended.wait(SERVER_SEES_S):
+                far.close()
+                self._ended.wait(CLIENT_SEES_S)
