@@ -31,8 +31,10 @@ import msgspec
 
 from pyengine import clock
 from pyengine.database.connection import Database, ReconnectingConnection
+from pyengine.database.faults import sqlstate_of
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRESENT, TAKE_PRESENCE, Hello
+from pyengine.database.statements.sessions import HOLDERS_OF_TABLES
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.turn import Lease
 from pyengine.sources import VERSION
@@ -46,6 +48,7 @@ WATCH_EVERY_S = 0.25
 BLOCKED_AFTER_S = 1.0
 ADOPTION_RETRY_S = 2.0
 _PRESENCE_RETRY_S = 0.2
+_LOCKED = "55P03"
 _PRESENCE_SELDOM_S = 30.0
 _VAIN_DECLARATIONS = 10
 _STOP_WITHIN_S = 2.0
@@ -113,20 +116,40 @@ async def send_hello(link: ReconnectingConnection | ConnectionPool, hello: Hello
 async def hello_when_adopted(
     database: Database, link: ReconnectingConnection | ConnectionPool, hello: Hello
 ) -> dict[str, Any]:
-    """Register the worker as `send_hello` does; wait while the database is a copy that was not adopted.
+    """Register the worker as `send_hello` does; wait while the database is a copy that was not adopted, and
+    while somebody has locked a table that it needs.
 
     Raises:
         EngineError: it failed.
     """
+    warned: set[int] = set()
     while True:
         try:
             answer = await send_hello(link, hello)
         except NotAdopted:
             database.copy.found(database.where)
             await clock.sleep(ADOPTION_RETRY_S)
+        except EngineError as error:
+            if sqlstate_of(error) != _LOCKED:
+                raise
+            await _warn_of_holders(link, warned)
+            await clock.sleep(_PRESENCE_RETRY_S)
         else:
             database.copy.ended(database.where)
             return answer
+
+
+async def _warn_of_holders(link: ReconnectingConnection | ConnectionPool, warned: set[int]) -> None:
+    """Log who has locked tables that a worker needs at its start; each session once."""
+    try:
+        holders = msgspec.json.decode(await link.run(HOLDERS_OF_TABLES), type=list[Holder])
+    except EngineError as error:
+        logger.debug("holders: %s", error.message)
+        return
+    for holder in holders:
+        if holder.pid not in warned:
+            warned.add(holder.pid)
+            logger.warning("the worker waits to start: table %s is locked by %s", holder.id, holder)
 
 
 class Heartbeat:

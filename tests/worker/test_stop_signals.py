@@ -277,3 +277,31 @@ def test_the_end_of_a_child_is_no_signal_for_its_parent(
     process.send_signal(signal.SIGTERM)
     code, log = ended(process, tmp_path)
     assert (code, "Traceback" in log) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("door", "table"),
+    [
+        ("worker", "_workers"),
+        ("command", "_workflows"),
+        ("worker", "settings"),
+        ("adapter worker", "_workers"),
+    ],
+)
+def test_a_table_that_is_locked_is_waited_for(
+    door: str, table: str, serve: Serve, dsn: str, tmp_path: Path
+) -> None:
+    """A worker that starts meanwhile says who holds it, and can be stopped; then it starts."""
+    waits = "waits to start: table"
+    with psycopg.connect(dsn) as holder:
+        holder.execute(f"lock table durable.{table} in access exclusive mode".encode())
+        for stays in (False, True):
+            process = serve(held(HOLDING["thread"]), last=AT_A_COPY[door])
+            happens(process, lambda: waits in (tmp_path / "log").read_text(), tmp_path)
+            assert f"pid {holder.info.backend_pid}" in (tmp_path / "log").read_text()
+            if not stays:
+                process.send_signal(signal.SIGTERM)
+                assert ended(process, tmp_path)[0] == 0
+    until(dsn, "select count(*) > 0 from durable._workers")
+    process.send_signal(signal.SIGTERM)
+    assert ended(process, tmp_path)[0] == 0

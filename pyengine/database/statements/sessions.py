@@ -18,6 +18,7 @@ __all__ = [
     "CLEAN",
     "CLIENT_SETTINGS",
     "GATEWAY_SETTINGS",
+    "HOLDERS_OF_TABLES",
     "IS_ODD",
     "OWN_WITHIN",
     "SETTINGS",
@@ -126,6 +127,22 @@ OWN_WITHIN = {
     )
 }
 """By the purpose of a connection: those that each transaction sets in a shared session, whatever that has."""
+
+HOLDERS_OF_TABLES = Procedure(
+    signature="() -> json [{id: tables, pid, user, state, age_ms, query}]: who has locked our tables",
+    sql=(
+        "select coalesce(json_agg(to_json(h)), '[]')::text "
+        "from (select string_agg(distinct c.relname, ', ') as id, a.pid, coalesce(a.usename, '') as user, "
+        "coalesce(a.state, '') as state, coalesce(a.query, '') as query, "
+        "coalesce(extract(epoch from clock_timestamp() - a.xact_start) * 1000, 0)::bigint as age_ms "
+        "from pg_locks l join pg_class c on c.oid = l.relation and c.relnamespace = 'durable'::regnamespace "
+        "join pg_database d on d.oid = l.database and d.datname = current_database() "
+        "join pg_stat_activity a on a.pid = l.pid "
+        "where l.granted and l.pid <> pg_backend_pid() and l.locktype = 'relation' and l.mode in "
+        "('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') "
+        "group by a.pid, a.usename, a.state, a.query, a.xact_start) as h"
+    ),
+)
 
 IS_ODD = Procedure(
     signature="() -> boolean, true if the session's defaults differ from the engine's settings",
