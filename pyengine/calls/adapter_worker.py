@@ -106,6 +106,7 @@ class AdapterWorker(Process):
         self._inline_inputs = inline_inputs
         self._grace_s = grace_s
         self._running: dict[asyncio.Task[None], Leased] = {}
+        self._ttl_s = 60.0
         self._schedule = PollSchedule(longest_s=_POLL_LONGEST_S)
         self._wake = asyncio.Event()
         self._trouble = FailureLog(logger, "leasing attempts")
@@ -140,6 +141,7 @@ class AdapterWorker(Process):
             await self._side.close()
             raise
         ttl_ms = int(settings["lease_ttl_ms"])
+        self._ttl_s = ttl_ms / 1000
         self.use(DatabaseAttempts(self._side, self.id, ttl_ms))
         self._ticker = Ticker(
             self._side,
@@ -235,10 +237,10 @@ class AdapterWorker(Process):
                 # there may be more: ask as soon as a process is free
                 self._schedule.hinted(clock.monotonic())
             for leased in found:
-                self._start(leased)
+                self._start(leased, now_s + self._ttl_s)
 
-    def _start(self, leased: Leased) -> None:
-        task = self._background.start(self._guarded(leased))
+    def _start(self, leased: Leased, until_s: float) -> None:
+        task = self._background.start(self._guarded(leased, until_s))
         self._running[task] = leased
         task.add_done_callback(self._ended)
 
@@ -276,16 +278,21 @@ class AdapterWorker(Process):
 
     # -- polls
 
-    async def _guarded(self, leased: Leased) -> None:
+    async def _guarded(self, leased: Leased, until_s: float) -> None:
         try:
-            await self._poll(leased)
+            await self._poll(leased, until_s)
         except asyncio.CancelledError:
             raise
         except Exception:  # boundary of one poll: the others go on, and its lease runs out
             logger.exception("attempt %s: its poll by %s failed here", leased.key, leased.adapter)
 
-    async def _poll(self, leased: Leased) -> None:
-        """Poll the adapter of one attempt and report; or go on with an outcome that is stored."""
+    async def _poll(self, leased: Leased, until_s: float) -> None:
+        """Poll the adapter of one attempt and report; or go on with an outcome that is stored.
+
+        Args:
+            leased: the attempt.
+            until_s: until when the lease holds, by the clock: no poll begins later.
+        """
         if leased.version is not None and leased.phase != "poll_adapter":
             await self._sender.integrate(leased)
             return
@@ -299,7 +306,11 @@ class AdapterWorker(Process):
             if leased.version is None:
                 await executor.cancel(leased.adapter, leased.request)
                 return
-            executed = await executor.execute(leased.adapter, await self._request(leased))
+            request = await self._request(leased)
+            if clock.monotonic() >= until_s:
+                logger.info("attempt %s is left to other workers: its lease is over", leased.key)
+                return
+            executed = await executor.execute(leased.adapter, request)
         except CannotRun as error:
             logger.warning("adapter %s is left to other workers: %s", leased.adapter, error.message)
             await self._give_back(leased, "not_served")

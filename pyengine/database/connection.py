@@ -37,6 +37,7 @@ from pyengine.database.error_mapping import (
 )
 from pyengine.database.failure_log import CopyLog, OutageLog
 from pyengine.database.sessions import DRIVER_ERRORS, clean_session, fit, is_odd, keep_alive, transaction
+from pyengine.database.statements.limits import LIMIT_S, limit_s
 from pyengine.database.statements.procedures import (
     IN_RECOVERY,
     LEAVE_MARK,
@@ -55,7 +56,6 @@ logger = logging.getLogger("pyengine.connection")
 
 T = TypeVar("T")
 
-STATEMENT_TIMEOUT_S = 60.0
 _BACKOFF_S = 0.05
 _BACKOFF_MAX_S = 5.0
 _FULL = "53300"
@@ -273,7 +273,7 @@ class Database:
             conn = await asyncpg.connect(
                 url,
                 timeout=self._servers.timeout_s,
-                command_timeout=STATEMENT_TIMEOUT_S,
+                command_timeout=LIMIT_S,
                 statement_cache_size=0 if self.pooled else 100,
                 server_settings={"application_name": f"{self._application_name} {role}"},
             )
@@ -398,7 +398,8 @@ class ReconnectingConnection:
         Raises:
             EngineError: by SQLSTATE; Unavailable if the connection was lost, and the outcome is unknown.
         """
-        return await self.use(lambda conn: conn.fetchval(procedure.sql, *args))
+        within_s = limit_s(procedure)
+        return await self.use(lambda conn: conn.fetchval(procedure.sql, *args, timeout=within_s))
 
     async def use(self, action: Callable[[Any], Awaitable[T]], *, transacts: bool = False) -> T:
         """Run statements on the connection; no other statement runs in between.

@@ -19,6 +19,7 @@ from pyengine import clock
 from pyengine.background import Background
 from pyengine.database.connection import Database, NoConnection, ReconnectingConnection, backoff_s
 from pyengine.database.failure_log import FailureLog
+from pyengine.database.statements.limits import limit_s
 from pyengine.database.statements.procedures import Procedure
 from pyengine.errors import Unavailable
 
@@ -86,7 +87,8 @@ class ConnectionPool:
         Raises:
             EngineError: as `use`.
         """
-        result: list[Any] = await self.use(lambda conn: conn.fetch(procedure.sql, *args))
+        within_s = limit_s(procedure)
+        result: list[Any] = await self.use(lambda conn: conn.fetch(procedure.sql, *args, timeout=within_s))
         return result
 
     async def use(self, action: Callable[[Any], Awaitable[T]]) -> T:

@@ -40,7 +40,15 @@ from pyengine.protocol.turn import Lease
 from pyengine.sources import VERSION
 from pyengine.worker.blocked_runs import WARN_AFTER_S, Holder
 
-__all__ = ["ADOPTION_RETRY_S", "Heartbeat", "Vitals", "about_process", "hello_when_adopted", "send_hello"]
+__all__ = [
+    "ADOPTION_RETRY_S",
+    "Heartbeat",
+    "LeaseTerm",
+    "Vitals",
+    "about_process",
+    "hello_when_adopted",
+    "send_hello",
+]
 
 logger = logging.getLogger("pyengine.heartbeat")
 
@@ -52,6 +60,36 @@ _LOCKED = "55P03"
 _PRESENCE_SELDOM_S = 30.0
 _VAIN_DECLARATIONS = 10
 _STOP_WITHIN_S = 2.0
+
+
+class LeaseTerm:
+    """Until when the leases of a worker are known to hold, by the clock of its process. Others may have begun
+    the same later, and then the outcome is refused. Made in the worker's loop.
+
+    Args:
+        ttl_s: length of a lease.
+
+    Attributes:
+        until_s: until when, by the clock.
+    """
+
+    def __init__(self, ttl_s: float) -> None:
+        self.until_s = clock.monotonic() + ttl_s
+        self._loop = asyncio.get_running_loop()
+        self._renewed = asyncio.Event()
+
+    def renewed(self, until_s: float) -> None:
+        """The leases hold until then; called by the heartbeat's thread, after it has reported lost ones."""
+        self.until_s = until_s
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._renewed.set)
+
+    async def holds(self) -> None:
+        """Wait until the leases hold, if they do not."""
+        while clock.monotonic() >= self.until_s:
+            self._renewed.clear()
+            if clock.monotonic() >= self.until_s:
+                await self._renewed.wait()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +104,8 @@ class Vitals:
         lost: called with the lost leases.
         failed: called with the error that has ended the heartbeat.
         reinstalled: called when the schema was dropped and installed again under the worker.
+        term: learns until when the leases hold.
+        asked_s: since when the worker waits for the answer to a turn; None if it does not.
         ticked_s: the last time at which the worker's loop turned, by `time.monotonic`.
         since_tick_ms: milliseconds since its last successful tick of the database; None before the first.
         declare: declares presence in the worker's loop, from another session; returns whether it is accepted.
@@ -79,6 +119,8 @@ class Vitals:
     lost: Callable[[list[Lease]], None]
     failed: Callable[[Exception], None]
     reinstalled: Callable[[], None]
+    term: LeaseTerm
+    asked_s: Callable[[], float | None]
     ticked_s: Callable[[], float]
     since_tick_ms: Callable[[], int | None]
     declare: Callable[[], Future[Any]]
@@ -166,7 +208,8 @@ class Heartbeat:
         self._database = database
         self._vitals = vitals
         self._worker: str = vitals.hello.worker
-        self._every_s = ttl_ms / 2000
+        self._ttl_s = ttl_ms / 1000
+        self._every_s = self._ttl_s / 2
         self._stall_limit_s = stall_limit_ms / 1000
         self._thread = threading.Thread(target=self._run, name="pyengine-heartbeat", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -245,7 +288,7 @@ class Heartbeat:
                     await self._back(link)
             if missed or self._stalled():
                 continue
-            leases = self._vitals.leases()
+            leases, sent_s = self._vitals.leases(), clock.monotonic()
             try:
                 lost = await link.run(
                     HEARTBEAT,
@@ -270,6 +313,7 @@ class Heartbeat:
                     link.drop()
                 if gone:
                     self._vitals.lost([one for one in leases if one.execution in gone])
+                self._vitals.term.renewed(sent_s + self._ttl_s)
 
     async def _back(self, link: ReconnectingConnection) -> bool:
         """Come back after the connection was lost: the worker may have been forgotten meanwhile."""
@@ -305,7 +349,11 @@ class Heartbeat:
         return answer
 
     def _stalled(self) -> bool:
-        return clock.monotonic() - self._vitals.ticked_s() > self._stall_limit_s
+        """Whether the part that works stands still, loop or turn: then others are to have the runs."""
+        now_s, asked_s = clock.monotonic(), self._vitals.asked_s()
+        if asked_s is not None and now_s - asked_s > self._ttl_s:
+            return True
+        return now_s - self._vitals.ticked_s() > self._stall_limit_s
 
     # -- presence
 

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from pyengine import clock
+from pyengine.background import Background
 from pyengine.definitions.current_run import StepInfo, current_step
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.definitions.sql_steps import SqlStep
@@ -36,6 +37,7 @@ from pyengine.worker.attempts import Attempt, policy_of, step_outcome
 from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import CancelAttempt, StartAttempt
 from pyengine.worker.events import AttemptDeferred, AttemptEnded, Event, StepProgressed
+from pyengine.worker.lease_heartbeat import LeaseTerm
 from pyengine.worker.run_state import LeasedRun
 
 __all__ = ["UNWIND_S", "StepRunner", "renewable", "too_long"]
@@ -71,6 +73,10 @@ def renewable(runs: Iterable[LeasedRun]) -> list[Lease]:
     return leases
 
 
+class _PutOff(BaseException):
+    """A body did not begin, because the lease of its run may be over."""
+
+
 class StepRunner:
     """Executes attempts.
 
@@ -84,6 +90,7 @@ class StepRunner:
         failed: called with an error of our own.
         in_sql: executes an attempt of a step in SQL, which records itself, and returns the event.
         slots: reduced when no thread is left.
+        term: no body begins after it.
     """
 
     def __init__(
@@ -98,6 +105,7 @@ class StepRunner:
         failed: Callable[[BaseException], None],
         in_sql: Callable[[LeasedRun, Attempt], Awaitable[Event | None]],
         slots: Capacity,
+        term: LeaseTerm,
     ) -> None:
         self._loop = loop
         self._codec = codec
@@ -109,6 +117,8 @@ class StepRunner:
         self._progress = StepProgress(loop, codec, post)
         self._in_sql = in_sql
         self._slots = slots
+        self._term = term
+        self._put_off = Background(failed)
         self._active = 0
         self._filling = False
         self._waiting: deque[StartAttempt] = deque()
@@ -167,6 +177,7 @@ class StepRunner:
 
     def close(self) -> None:
         """Let the threads end that are not busy."""
+        self._put_off.stop()
         self._pool.close()
 
     # -- bodies
@@ -189,8 +200,15 @@ class StepRunner:
             self._leave()
             return
         in_sql = isinstance(call.step, SqlStep)
-        # a step in SQL begins when it has a connection
-        attempt.started_s = 0.0 if in_sql else clock.monotonic()
+        now_s = clock.monotonic()
+        if now_s >= self._term.until_s and not in_sql:
+            await self._term.holds()
+            now_s = clock.monotonic()
+            if attempt.token.cancelled:
+                self._leave()
+                return
+        # a step in SQL begins when it has a connection, and the database looks at its lease
+        attempt.started_s = 0.0 if in_sql else now_s
         self._enter(attempt)
         value: Any = None
         failed: BaseException | None = None
@@ -250,15 +268,21 @@ class StepRunner:
         call = attempt.call
         if not attempt.wanted:
             return None
-        attempt.started_s = clock.monotonic()
+        attempt.started_s = now_s = clock.monotonic()
+        if now_s >= self._term.until_s:
+            attempt.started_s = 0.0
+            raise _PutOff
         if call.step.timeout_ms is not None:
             self._loop.call_soon_threadsafe(self._set_timer, attempt)
         self._enter(attempt)
         return call.step.fn(*call.args, **call.kwargs)
 
     def _thread_done(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
-        self._jobs.pop(attempt, None)
+        run, _ = self._jobs.pop(attempt)
         self._unwound(attempt)
+        if isinstance(error, _PutOff):
+            self._put_off.start(self._start_again(StartAttempt(run, attempt)))
+            return
         try:
             if error is None:
                 self._succeed(attempt, value)
@@ -266,6 +290,12 @@ class StepRunner:
                 self._fail(attempt, error)
         except Exception as ours:  # boundary: a fault of ours must not leave the run waiting for ever
             self._failed(ours)
+
+    async def _start_again(self, effect: StartAttempt) -> None:
+        """Execute an attempt in a thread once the lease of its run holds."""
+        await self._term.holds()
+        if effect.attempt.wanted:
+            self.start(effect)
 
     def _leave_behind(self, attempt: Attempt) -> None:
         """A thread does not come back when it should: it is not counted on any more."""

@@ -87,6 +87,7 @@ class TurnSender:
 
     Attributes:
         uncertain: a connection was lost during a turn, so there may be leases that this worker does not know.
+        asked_s: since when a turn has had no answer, by the clock; None if none is on its way.
     """
 
     def __init__(self, database: Database, identity: Identity, post: Callable[[Event], None]) -> None:
@@ -97,6 +98,7 @@ class TurnSender:
         self._trouble = FailureLog(logger, "turn")
         self._suspects: set[int] = set()
         self.uncertain = False
+        self.asked_s: float | None = None
         self._post = post
 
     async def open(self) -> None:
@@ -247,9 +249,17 @@ class TurnSender:
             EngineError: it failed, or its outcome is unknown.
         """
         text = text or encode_reports(reports)
-        answer: Any = await self._link.run(
-            TURN, self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms, RULES
-        )
+        self.asked_s = self.asked_s or clock.monotonic()
+        try:
+            answer: Any = await self._link.run(
+                TURN, self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms, RULES
+            )
+        except Unavailable:
+            raise  # no answer: it is asked still
+        except EngineError:
+            self.asked_s = None
+            raise
+        self.asked_s = None
         return decode_answer(answer)
 
     async def _in_parts(

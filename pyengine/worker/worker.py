@@ -54,6 +54,7 @@ from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
 from pyengine.worker.lease_heartbeat import (
     BLOCKED_AFTER_S,
     Heartbeat,
+    LeaseTerm,
     Vitals,
     about_process,
     hello_when_adopted,
@@ -213,6 +214,7 @@ class Worker(Process):
     def _assemble(self, identity: Identity, settings: dict[str, int], database_clock: DatabaseClock) -> None:
         """Make the parts, each of which knows only those before it."""
         wake = asyncio.Event()
+        self._term = LeaseTerm(identity.ttl_ms / 1000)
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
         codec = Codec(self._registry.errors, worker=self.id, **limits)
         randomness = random.SystemRandom()
@@ -242,6 +244,7 @@ class Worker(Process):
             failed=self.fail,
             in_sql=SqlStepRunner(self._work, self.id, slots).run,
             slots=slots,
+            term=self._term,
         )
         self._transactions = TransactionRunner(
             self._work, self.id, codec, slots, post, background=self._background
@@ -292,6 +295,8 @@ class Worker(Process):
                 leases=lambda: renewable(self.parts.runs.leased.copy().values()),
                 lost=self._leases_lost,
                 failed=self._heartbeat_failed,
+                term=self._term,
+                asked_s=lambda: self.parts.turns.asked_s,
                 reinstalled=self._declarations.reinstalled,
                 ticked_s=lambda: self._ticked_s,
                 since_tick_ms=self.parts.ticker.since_tick_ms,

@@ -480,7 +480,8 @@ def test_procedures_declare_the_types_of_the_server(dsn: str) -> None:
     async def main() -> None:
         conn = await asyncpg.connect(dsn)
         for procedure in clients_procedures():
-            if not procedure.sql.startswith("listen"):
+            # several statements take no parameters
+            if not procedure.sql.startswith("listen") and ";" not in procedure.sql:
                 told = (await conn.prepare(procedure.sql)).get_parameters()
                 names = [
                     {"int4": "integer", "int8": "bigint", "bool": "boolean"}.get(one.name, one.name)

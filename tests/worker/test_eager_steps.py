@@ -18,6 +18,7 @@ from pyengine.worker.attempts import Attempt
 from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import StartAttempt
 from pyengine.worker.events import Event
+from pyengine.worker.lease_heartbeat import LeaseTerm
 from pyengine.worker.step_runner import StepRunner
 from tests.worker.run_stage import Stage, closed
 
@@ -54,6 +55,7 @@ def test_steps_that_end_at_once_do_not_nest(monkeypatch: pytest.MonkeyPatch) -> 
             failed=failures.append,
             in_sql=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type,return-value]
             slots=Capacity(1, {}, list),
+            term=LeaseTerm(60),
         )
         free, call = asyncio.Event(), effect.attempt.call
 
