@@ -30,9 +30,12 @@ create table durable._retention (
   due_at durable.epoch_ms not null default 0,
   subject text not null,
   place jsonb,
+  problem text,
   constraint retention_pk primary key (subject)
 ) with (fillfactor = 50);
 comment on table durable._retention is 'The positions of the sweeps by durable.tick(): one row for runs and, once there are any, one each for calls, objects and callbacks of the older API.';
 comment on column durable._retention.due_at is 'The instant at which the sweep continues.';
 comment on column durable._retention.subject is 'runs, calls, objects or callbacks.';
 comment on column durable._retention.place is 'Where it continues, as the purge of that subject answers in more; null: from the start.';
+comment on column durable._retention.problem is
+  'Why its last portion failed, with the SQLSTATE; null if it did not. It is tried again after ten minutes.';

@@ -15,6 +15,7 @@ ASKED = {
     "notification queue",
     "live tables",
     "due work",
+    "retention",
     "ticks of workers",
 }
 DROP = """

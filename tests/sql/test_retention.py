@@ -512,3 +512,37 @@ def test_an_age_is_needed(conn: Connection, clock: Clock, age: str | None) -> No
 def test_a_purge_position_must_come_from_an_answer(conn: Connection, after: str) -> None:
     """A purge that shall go on behind what none has answered is refused."""
     assert refusal(conn, ("select * from durable.purge('1 day', after => %s)", (after,))) == "WF004"
+
+
+def test_a_sweep_that_fails_starves_nobody(conn: Connection, clock: Clock) -> None:
+    """The other sweeps and the rest of the tick go on; the one that fails is tried again after ten minutes,
+    from where it was, and health tells why until it succeeds.
+    """
+    ask(conn, ("select durable.set_setting('retention_days', '1')", ()))
+    end_run(conn, "old")
+    clock.advance(3 * DAY_MS)
+    tick(conn)
+    conn.execute("savepoint sound")
+    conn.execute(
+        "create or replace function durable._sweep_objects(p_place jsonb, p_now bigint, "
+        "out removed integer, out place jsonb, out due_in bigint) language plpgsql as "
+        "$$ begin raise exception 'no identity'; end $$"
+    )
+    conn.execute(
+        "insert into durable._retention (due_at, subject, place) values (1, 'objects', '{\"x\": 1}') "
+        "on conflict on constraint retention_pk do update set due_at = 1, place = excluded.place"
+    )
+    conn.execute("update durable._retention set due_at = 2 where subject = 'runs'")
+    answer = tick(conn)
+    assert "no identity" in answer["problem"] and answer["removed"] == 0
+    row = "select due_at, place, problem from durable._retention where subject = 'objects'"
+    due_at, place, problem = ask(conn, (row, ()))
+    assert (due_at, place) == (clock.now_ms + 600_000, {"x": 1}) and "P0001" in problem
+    assert tick(conn)["removed"] == 1 and removed(conn) == ["old"]
+    health = "select ok, detail from durable.health where subject = 'retention'"
+    assert ask(conn, (health, ())) == (False, "objects: no identity (SQLSTATE P0001)")
+    assert "removed" not in tick(conn)
+    conn.execute("rollback to sound")
+    conn.execute("update durable._retention set problem = 'no', due_at = 0 where subject = 'runs'")
+    tick(conn)
+    assert ask(conn, (health, ())) == (True, "no sweep has failed")

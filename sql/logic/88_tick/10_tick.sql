@@ -423,23 +423,31 @@ as $$
 declare
   v_sweep durable._retention := durable._try_lock_sweep(p_now);
   v_part record;
+  v_problem text;
 begin
   if v_sweep.subject is null then
     return null;
   end if;
-  case v_sweep.subject
-    when 'runs' then select * into v_part from durable._sweep_runs(v_sweep.place, p_now) s;
-    when 'calls' then select * into v_part from durable._sweep_calls(v_sweep.place, p_now) s;
-    when 'objects' then select * into v_part from durable._sweep_objects(v_sweep.place, p_now) s;
-    when 'callbacks' then select s.*, null::jsonb as place into v_part from durable._sweep_callbacks(p_now) s;
-  end case;
-  update durable._retention r set place = v_part.place, due_at = p_now + v_part.due_in where r.subject = v_sweep.subject;
+  begin
+    case v_sweep.subject
+      when 'runs' then select * into v_part from durable._sweep_runs(v_sweep.place, p_now) s;
+      when 'calls' then select * into v_part from durable._sweep_calls(v_sweep.place, p_now) s;
+      when 'objects' then select * into v_part from durable._sweep_objects(v_sweep.place, p_now) s;
+      when 'callbacks' then select s.*, null::jsonb as place into v_part from durable._sweep_callbacks(p_now) s;
+    end case;
+  exception when others or query_canceled then
+    -- the other sweeps, and the rest of the tick, go on
+    v_problem := format('%s (SQLSTATE %s)', sqlerrm, sqlstate);
+    select v_sweep.place as place, 600000::bigint as due_in, 0 as removed into v_part;
+  end;
+  update durable._retention r set place = v_part.place, due_at = p_now + v_part.due_in, problem = v_problem
+  where r.subject = v_sweep.subject;
   return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'removed', v_part.removed,
-                            'next_due_ms', durable._due_in(p_now), 'more', true, 'hints', '[]'::jsonb);
+                            'next_due_ms', durable._due_in(p_now), 'more', true, 'hints', '[]'::jsonb, 'problem', v_problem);
 end
 $$;
 comment on function durable._sweep_retention(bigint) is
-  'The answer of a tick that did one portion of one sweep of retention: of runs, of calls, of objects, or of callbacks of the older API; also if there was nothing to remove; null if none was due. In a transaction of its own: see durable._sweep_runs.';
+  'The answer of a tick that did one portion of one sweep of retention: of runs, of calls, of objects, or of callbacks of the older API; also if there was nothing to remove; null if none was due. A sweep that fails is left for ten minutes, and its problem is kept. In a transaction of its own: see durable._sweep_runs.';
 
 create or replace function durable.tick_v1(p_limit integer, p_schedules boolean default true)
 returns jsonb language plpgsql volatile

@@ -85,6 +85,11 @@ cross join lateral (
     union all
     select min(s.next_run_at)::bigint from durable._schedules s where s.next_run_at <= c.now) x) d
 union all
+select 'retention', r.problem is null, coalesce(r.problem, 'no sweep has failed'),
+       'What is due stays until the sweep succeeds. It is tried again ten minutes later.'
+from (select string_agg(x.subject || ': ' || x.problem, '; ' order by x.subject) as problem
+      from durable._retention x where x.problem is not null) r
+union all
 select 'ticks of workers', t.last >= c.now - 60000 is not false,
        case when t.id is null then 'no worker is there'
          else format('the last success of %s was %s ago', t.id, durable._ago(c.now - t.last)) end,
