@@ -256,9 +256,9 @@ def test_a_member_is_taken_after_its_completion_in_one_call(conn: Connection) ->
 def test_invalid_join_set_commands(conn: Connection, name: str) -> None:
     """Commands that break a guard are refused as a whole, or not taken; the sets stay as they were."""
     held = begin_run(conn, "r")
-    take_turn(conn, "W", report(held, commands=[intent(0), intent(1), join_set(2), submit(0, 2)]))
+    made = take_turn(conn, "W", report(held, commands=[intent(0), intent(1), join_set(2), submit(0, 2)]))
     state = (types_of(conn, "r"), sets(conn), members(conn))
-    call = turn("W", report(held, commands=BAD[name]))
+    call = turn("W", report(held, commands=BAD[name], seen=made.next_of(held)))
     if name == "a set made twice":
         assert take_turn(conn, "W", report(held, commands=BAD[name])).of(held)[0] == "stale"
     else:
@@ -342,3 +342,22 @@ def test_a_run_waits_for_the_members_of_a_set(conn: Connection) -> None:
     answer = take_turn(conn, "W", report(late, commands=[pick(1, 0)]))
     answer = take_turn(conn, "W", report(late, end=suspend(0), seen=answer.next_of(late)))
     assert answer.of(late) == ("ok", "halted")
+
+
+@pytest.mark.parametrize("what", ["submit", "take"])
+def test_a_report_that_comes_again_is_stale(conn: Connection, what: str) -> None:
+    """As when its answer was lost: a member is not submitted, or taken, a second time, and nobody is halted;
+    the coroutine that has seen those rows is refused.
+    """
+    held = begin_run(conn, "r")
+    seen = take_turn(conn, "W", report(held, outcomes=[done(0)], commands=[join_set(1)])).next_of(held)
+    if what == "take":
+        submitted = report(held, commands=[submit(0, 1)], seen=seen)
+        seen = take_turn(conn, "W", submitted).next_of(held)
+    again = report(held, commands=[submit(0, 1) if what == "submit" else pick(0, 1)], seen=seen)
+    answer = take_turn(conn, "W", again)
+    assert answer.of(held) == ("ok", "acquired")
+    assert take_turn(conn, "W", again).of(held) == ("stale", "acquired")
+    assert types_of(conn, "r").count(f"join_set_{'submitted' if what == 'submit' else 'awaited'}") == 1
+    after = report(held, commands=again["commands"], seen=answer.next_of(held))
+    assert refusal(conn, turn("W", after)) == "WF006"

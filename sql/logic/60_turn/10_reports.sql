@@ -358,11 +358,20 @@ begin
       where f.child <> all (h.open_steps)
     ) u
     group by u.execution
-    having count(*) <> count(distinct u.child) or not bool_and(u.child >= u.next_child or u.child = any (u.reserved)));
+    having count(*) <> count(distinct u.child) or not bool_and(u.child >= u.next_child or u.child = any (u.reserved))
+    union
+    -- these take no number, so it is by their rows that a report is seen to come again
+    select b.execution
+    from unnest(p_reports) b
+    cross join lateral unnest(b.commands) a
+    join durable._executions h on h.execution = any (array[case when a."do" in ('submit', 'take') then b.execution end])
+    where (select count(*) from durable._journal j
+           where j.execution = h.execution and j.bucket = h.bucket and j.seq >= b.seen and j.child = a.child
+             and j.attempt = a."set" and j.type = durable._command_type(a."do")) > 0);
 end
 $$;
 comment on function durable._conflicting(durable._run_report[]) is
-  'Executions whose report has several outcomes or commands, one of which takes a child number that is not free. Commands are known by number, not by position, so rows between them do no harm.';
+  'Executions whose report has several outcomes or commands, one of which takes a child number that is not free, or that came before and was recorded. Commands are known by number, not by position, so rows between them do no harm.';
 
 create or replace function durable._invalid_child(p_commands durable._command[])
 returns durable._ending language plpgsql immutable
