@@ -39,7 +39,10 @@ NO_NUMBERS_AHEAD = (
     "select setval('durable._executions_execution_seq', max(execution)) from durable._executions"
 )
 BUSY = "select count(*) from pg_stat_activity where application_name like 'pyengine %' and state <> 'idle'"
-CLAIM = "select durable.worker_turn_v1(%s, '{default}', %s, '{ab}', 1, '[]', 60000, false) #>> '{tasks,0,1}'"
+CLAIM = (
+    "select durable.worker_turn_v1(%s, '{default}', %s, '{ab}', 1, '[]', 60000, false, 0, durable._rules())"
+    " #>> '{tasks,0,1}'"
+)
 LOST = "select execution, pid from durable._tasks where id = 'lost'"
 
 

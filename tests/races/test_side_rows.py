@@ -562,7 +562,7 @@ ENTRY_POINTS = {
     "worker_turn_v1": {table for of in (CLAIMS, TURNS) for tables in of.values() for table in tables}
     | {"_idle_workers", "_hints"},
     "tick_v1": {table for tables in TICKS.values() for table in tables}
-    | {"_workers", "_idle_workers", "_row_events"},
+    | {"_workers", "_idle_workers", "_row_events", "_hints"},
     **{sign: set(tables) for sign, (_, tables) in SIGNS.items() if sign != "tick_v1"},
     "worker_heartbeat_v1": {"_workers"},
     "worker_release_unknown_v1": set(),
