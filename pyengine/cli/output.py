@@ -73,7 +73,7 @@ def progress(*, enabled: bool = True) -> Iterator[Callable[[str], None] | None]:
         return
 
     def show(text: str) -> None:
-        sys.stderr.write(f"\r{text}\x1b[K")
+        sys.stderr.write(f"\r{printable(text)}\x1b[K")
         sys.stderr.flush()
 
     try:
