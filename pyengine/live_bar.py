@@ -48,7 +48,7 @@ class LiveBar:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(escape(title), total=None, summary="")
+        self._task = self._bar.add_task(escape(_plain(title)), total=None, summary="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -64,7 +64,8 @@ class LiveBar:
         done = total = None
         if progress is not None:
             done, total = progress.done, progress.total
-        self._bar.update(self._task, completed=done, total=total, summary=summary(state, progress, children))
+        text = _plain(summary(state, progress, children))
+        self._bar.update(self._task, completed=done, total=total, summary=text)
 
 
 def summary(state: str, progress: Progress | None, children: ChildCounts | None) -> str:
@@ -81,6 +82,11 @@ def progress_summary(progress: Progress) -> str:
     """Return a progress on one line: `37/100 resizing`."""
     numbers = _number(progress.done) + ("" if progress.total is None else f"/{_number(progress.total)}")
     return " ".join([numbers, *(progress.note or "").split()])
+
+
+def _plain(text: str) -> str:
+    """Return a text of a user without what a terminal would obey."""
+    return "".join(c for c in text if c.isprintable())
 
 
 def _number(count: float) -> str:

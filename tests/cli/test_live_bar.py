@@ -31,6 +31,9 @@ if __name__ == "__main__":
 """
 
 
+HOSTILE = PROGRAM.replace('"resizing"', '"res\\x1b]0;pwn\\x07\\u202eizing"')
+
+
 def on_terminal(words: list[str], folder: Path, dsn: str) -> tuple[int, str, str]:
     """Run a program with a terminal as its stderr; exit code, stdout, and what the terminal got."""
     ours, theirs = os.openpty()
@@ -74,3 +77,12 @@ def test_a_command_shows_the_progress(folder: Path, dsn: str, player: Any) -> No
     code, _, shown = on_terminal(words, folder, dsn)
     assert code == 1
     assert "running 2/4 resizing" in shown and "is still running" in shown
+
+
+def test_a_note_is_no_command_of_the_terminal(tmp_path: Path, dsn: str) -> None:
+    """Escapes in the note of a run do not reach the terminal of who waits for it."""
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    code, out, shown = on_terminal([sys.executable, "hostile.py"], tmp_path, dsn)
+    assert (code, out) == (0, "ready\n")
+    assert "res]0;pwnizing" in shown
+    assert "\x1b]0;" not in shown and "\x07" not in shown and "\u202e" not in shown

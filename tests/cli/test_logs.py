@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pyengine.cli.display.logs import LogOptions, log_uncaught
+from pyengine.cli.output import progress
 
 SECRET = "postgresql://bob:s3cretpw@127.0.0.1/db"
 FORGED = "2026-01-01 00:00:00,000 ERROR pyengine: all runs are lost"
@@ -157,3 +158,13 @@ def test_the_command_itself(tmp_path: Path) -> None:
     assert done.returncode == 1 and "ValueError: x\\x1b" in done.stderr
     assert "s3cretpw" not in done.stderr and "\x07" not in done.stderr
     assert not re.search("^2026-01-01", done.stderr, re.MULTILINE)
+
+
+def test_a_progress_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that a command rewrites has no control character but its own."""
+    screen = Screen(is_terminal=True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress() as show:
+        assert show is not None
+        show("law x\x1b]0;pwn\x07\ny")
+    assert screen.getvalue() == "\rlaw x\\x1b]0;pwn\\x07\\ny\x1b[K\r\x1b[K"
