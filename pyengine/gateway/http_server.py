@@ -14,6 +14,7 @@ import inspect
 import logging
 import socket
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pyengine import clock
+from pyengine.background import Block
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.gateway.app import Parts, create_app
 from pyengine.gateway.config import GatewayConfig
@@ -63,7 +65,7 @@ class GatewayServer:
     Attributes:
         url: where clients on this machine reach it, once `start` has returned.
 
-    Use it as an async context manager, or call `start` and `stop`.
+    Use it as an async context manager, or call `start` and `stop`. A gateway that fails interrupts its block.
     """
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -73,13 +75,19 @@ class GatewayServer:
         self.url = ""
         self._serving: asyncio.Task[None] | None = None
         self._server: _Server | None = None
+        self._block: Block | None = None
 
     async def __aenter__(self) -> GatewayServer:
+        self._block = Block()
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.stop()
+        if self._block is not None:
+            await self._block.leave(error)
 
     async def start(self) -> None:
         """Begin to serve; the database may come later.
@@ -108,8 +116,8 @@ class GatewayServer:
             backlog=_BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
         )
-        self._server = server = _Server(options, self.parts)
-        self.parts.failed = lambda: setattr(server, "should_exit", True)
+        self._server = _Server(options, self.parts)
+        self.parts.failed = self._fail
         self._serving = asyncio.create_task(self._server.serve(sockets=sockets))
         while not self._server.started and not self._serving.done():
             await clock.sleep(0.005)
@@ -119,9 +127,17 @@ class GatewayServer:
     async def wait(self) -> None:
         """Return when the server has stopped."""
         if self._serving is not None:
-            await asyncio.shield(self._serving)
+            with contextlib.nullcontext() if self._block is None else self._block.waiting():
+                await asyncio.shield(self._serving)
         if self.parts.failure is not None:
             raise self.parts.failure
+
+    def _fail(self) -> None:
+        """Stop the server, which is useless, and interrupt the block in which it serves."""
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._block is not None and self.parts.failure is not None:
+            self._block.fail(self.parts.failure)
 
     async def stop(self) -> None:
         """Stop in order: no further connections, streams ended, requests answered."""

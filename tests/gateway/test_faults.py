@@ -13,7 +13,7 @@ import pytest
 
 from pyengine.database.listener import Listener
 from pyengine.gateway.config import GatewayConfig
-from pyengine.gateway.courier.courier import Courier
+from pyengine.gateway.courier.courier import Courier, PushLimits
 from pyengine.gateway.courier.outbox import Outbox
 from pyengine.gateway.courier.pushes import Offer
 from pyengine.gateway.housekeeping import Housekeeping
@@ -90,7 +90,7 @@ def test_a_push_that_fails_by_a_fault_of_ours_ends_the_courier(monkeypatch: pyte
                 pass
 
         metrics = type("Metrics", (), {"gauge": lambda *_: None})()
-        limits = type("Limits", (), {"in_all": 4, "per_address": 2, "per_host": 2})()
+        limits = PushLimits(per_address=2, in_all=4)
         courier = Courier(cast("Outbox", Full()), cast("Any", Closing()), metrics, limits)
         async with asyncio.timeout(30):
             await courier.run()
@@ -109,7 +109,7 @@ def test_a_stream_whose_client_is_not_heard_ends(dsn: str, monkeypatch: pytest.M
 
 PROGRAM = """
 from pyengine.cli import main
-from pyengine.gateway.courier.courier import Courier
+from pyengine.gateway.courier.courier import Courier, PushLimits
 
 async def fault(*_):
     raise ZeroDivisionError("a fault")
