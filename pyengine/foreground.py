@@ -23,6 +23,7 @@ from pyengine import clock
 from pyengine.database.connection import backoff_s
 from pyengine.definitions.retry import Duration, parse_duration
 from pyengine.errors import Unavailable
+from pyengine.process import Process
 from pyengine.stop_signals import StopSignals, end_process
 from pyengine.worker.worker import GRACE_S
 
@@ -84,6 +85,9 @@ async def serve(
     def stop_soon() -> float:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(stop.set)
+        worker = begun.result() if begun.done() else None
+        if isinstance(worker, Process) and worker.stop_asked is not None:
+            worker.stop_asked()
         return grace_s + _GOODBYE_S if begun.done() else _BEGUN_NOTHING_S
 
     with StopSignals(stop_soon):
@@ -121,6 +125,8 @@ async def _live(
         try:
             async with begin() as worker:
                 begun.set_result(worker)
+                if isinstance(worker, Process):
+                    worker.stalled = lambda error: end_process(1)
                 # a worker that fails interrupts its block
                 await stop.wait()
                 return

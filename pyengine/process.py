@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -29,7 +30,13 @@ class Process(ABC):
 
     Attributes:
         id: its id.
+        stalled: called, in another thread, when its loop has stood still for too long; None fails it as soon
+            as the loop turns again.
+        stop_asked: to be called, in any thread, when a stop is on its way.
     """
+
+    stalled: Callable[[BaseException], None] | None = None
+    stop_asked: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

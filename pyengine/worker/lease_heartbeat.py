@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -33,7 +34,15 @@ from pyengine import clock
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.faults import sqlstate_of
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.statements.procedures import HEARTBEAT, HELLO, IDLE, PRESENT, TAKE_PRESENCE, Hello
+from pyengine.database.statements.procedures import (
+    HEARTBEAT,
+    HELLO,
+    IDLE,
+    PRESENT,
+    RELEASE_UNKNOWN,
+    TAKE_PRESENCE,
+    Hello,
+)
 from pyengine.database.statements.sessions import HOLDERS_OF_TABLES
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.turn import Lease
@@ -57,6 +66,7 @@ BLOCKED_AFTER_S = 1.0
 ADOPTION_RETRY_S = 2.0
 _PRESENCE_RETRY_S = 0.2
 _LOCKED = "55P03"
+_NOT_OF_USERS = ("pyengine", "asyncio")
 _PRESENCE_SELDOM_S = 30.0
 _VAIN_DECLARATIONS = 10
 _STOP_WITHIN_S = 2.0
@@ -104,6 +114,8 @@ class Vitals:
         lost: called with the lost leases.
         failed: called with the error that has ended the heartbeat.
         reinstalled: called when the schema was dropped and installed again under the worker.
+        at_work: the lease of the run whose code a thread executes there, if it is known.
+        stalled: called when the loop has stood still for too long, and all other leases are given back.
         term: learns until when the leases hold.
         asked_s: since when the worker waits for the answer to a turn; None if it does not.
         ticked_s: the last time at which the worker's loop turned, by `time.monotonic`.
@@ -119,6 +131,8 @@ class Vitals:
     lost: Callable[[list[Lease]], None]
     failed: Callable[[Exception], None]
     reinstalled: Callable[[], None]
+    at_work: Callable[[FrameType | None], Lease | None]
+    stalled: Callable[[EngineError], None]
     term: LeaseTerm
     asked_s: Callable[[], float | None]
     ticked_s: Callable[[], float]
@@ -216,6 +230,8 @@ class Heartbeat:
         self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
         self._reported_s = 0.0
+        self._stop_asked_s: float | None = None
+        self._given_back = False
         # the hello that started the worker may have met a lock
         self._again = True
         self._number = vitals.number
@@ -239,6 +255,10 @@ class Heartbeat:
         with contextlib.suppress(TimeoutError):
             async with clock.timeout(_STOP_WITHIN_S):
                 await self._ended.wait()
+
+    def expect_stop(self) -> None:
+        """A stop is asked for: while the loop stands still, leases are given back from here; any thread."""
+        self._stop_asked_s = self._stop_asked_s or clock.monotonic()
 
     def _run(self) -> None:
         try:
@@ -350,10 +370,12 @@ class Heartbeat:
 
     def _stalled(self) -> bool:
         """Whether the part that works stands still, loop or turn: then others are to have the runs."""
-        now_s, asked_s = clock.monotonic(), self._vitals.asked_s()
-        if asked_s is not None and now_s - asked_s > self._ttl_s:
-            return True
-        return now_s - self._vitals.ticked_s() > self._stall_limit_s
+        ticked_s, asked_s = self._vitals.ticked_s(), self._vitals.asked_s()
+        # the loop does not hear an answer while it stands still
+        return self._stands_still() or (asked_s is not None and ticked_s - asked_s > self._ttl_s)
+
+    def _stands_still(self) -> bool:
+        return clock.monotonic() - self._vitals.ticked_s() > self._stall_limit_s
 
     # -- presence
 
@@ -392,13 +414,36 @@ class Heartbeat:
 
     # -- the worker's loop
 
+    def _stop_is_due(self) -> bool:
+        return self._stop_asked_s is not None and clock.monotonic() > self._stop_asked_s + BLOCKED_AFTER_S
+
+    async def _give_back(self, link: ReconnectingConnection) -> None:
+        """Give back all leases but that of the run whose code holds the loop: its loss is its own."""
+        frame = sys._current_frames().get(self._vitals.main_thread)
+        kept = self._vitals.at_work(frame)
+        stands = self._stands_still()
+        who = "code" if kept is None else f"run {kept.id}"
+        error = EngineError(f"{who} holds the event loop of worker {self._worker} at {_place_of(frame)}")
+        logger.error("%s; all other runs are given back", error.message)
+        self._given_back = True
+        self._vitals.term.until_s = float("-inf")
+        known = [] if kept is None else [kept]
+        with contextlib.suppress(EngineError):
+            await link.run(
+                RELEASE_UNKNOWN, self._worker, [one.execution for one in known], [one.id for one in known]
+            )
+        if stands:
+            self._vitals.stalled(error)
+
     async def _watch(self, link: ReconnectingConnection) -> None:
         while True:
             await clock.sleep(WATCH_EVERY_S)
             ticked_s = self._vitals.ticked_s()
             blocked_s = clock.monotonic() - ticked_s - WATCH_EVERY_S
             if blocked_s < BLOCKED_AFTER_S:
-                self._reported_s = 0.0
+                self._reported_s, self._given_back = 0.0, False
+            elif not self._given_back and (self._stands_still() or self._stop_is_due()):
+                await self._give_back(link)
             elif blocked_s > 2 * self._reported_s:
                 first, self._reported_s = not self._reported_s, blocked_s
                 frame = sys._current_frames().get(self._vitals.main_thread)
@@ -413,6 +458,15 @@ class Heartbeat:
                     # what a start would hand over now would not be heard
                     with contextlib.suppress(EngineError):
                         await link.run(IDLE, *self._vitals.idle, 0)
+
+
+def _place_of(frame: FrameType | None) -> str:
+    """Return file and line of the code of users that a thread executes."""
+    inner = frame
+    while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] in _NOT_OF_USERS:
+        frame = frame.f_back
+    found = frame or inner
+    return "an unknown place" if found is None else f"{found.f_code.co_filename}:{found.f_lineno}"
 
 
 def _retry_s(error: EngineError) -> float:

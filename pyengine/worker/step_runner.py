@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import gc
 import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from pyengine import clock
@@ -38,9 +41,10 @@ from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import CancelAttempt, StartAttempt
 from pyengine.worker.events import AttemptDeferred, AttemptEnded, Event, StepProgressed
 from pyengine.worker.lease_heartbeat import LeaseTerm
+from pyengine.worker.run_driver import RunDriver
 from pyengine.worker.run_state import LeasedRun
 
-__all__ = ["UNWIND_S", "StepRunner", "renewable", "too_long"]
+__all__ = ["UNWIND_S", "StepRunner", "lease_in", "renewable", "too_long"]
 
 logger = logging.getLogger("pyengine.steps")
 
@@ -71,6 +75,29 @@ def renewable(runs: Iterable[LeasedRun]) -> list[Lease]:
         if not overdue:
             leases.append(run.lease)
     return leases
+
+
+def lease_in(
+    frame: FrameType | None, loop: asyncio.AbstractEventLoop, leased: Mapping[int, LeasedRun]
+) -> Lease | None:
+    """Return the lease of the run whose code the thread of a loop executes, if it is known.
+
+    Args:
+        frame: where the thread is.
+        loop: its loop.
+        leased: all runs of the worker, by execution.
+    """
+    while frame is not None:
+        if frame.f_code in (StepRunner._execute.__code__, RunDriver.drive.__code__):
+            run: LeasedRun = frame.f_locals["run"]
+            return run.lease
+        frame = frame.f_back
+    # a task that a step has begun; there is no other way to its context before Python 3.12
+    task = asyncio.current_task(loop)
+    contexts = [one for one in gc.get_referents(task) if isinstance(one, contextvars.Context)]
+    steps = [step for one in contexts if (step := one.get(current_step)) is not None]
+    found = leased.get(steps[0].execution) if steps else None
+    return None if found is None else found.lease
 
 
 class _PutOff(BaseException):

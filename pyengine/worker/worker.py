@@ -62,7 +62,7 @@ from pyengine.worker.lease_heartbeat import (
 from pyengine.worker.run_manager import RunManager
 from pyengine.worker.service_runner import Served, Server
 from pyengine.worker.sql_step_runner import SqlStepRunner
-from pyengine.worker.step_runner import StepRunner, renewable
+from pyengine.worker.step_runner import StepRunner, lease_in, renewable
 from pyengine.worker.ticker import DatabaseClock, TickAnswer, Ticker
 from pyengine.worker.transaction_runner import TransactionRunner
 from pyengine.worker.turn_loop import Parts, TurnLoop
@@ -295,6 +295,8 @@ class Worker(Process):
                 leases=lambda: renewable(self.parts.runs.leased.copy().values()),
                 lost=self._leases_lost,
                 failed=self._heartbeat_failed,
+                at_work=lambda frame: lease_in(frame, self._loop, self.parts.runs.leased),
+                stalled=self._loop_stalled,
                 term=self._term,
                 asked_s=lambda: self.parts.turns.asked_s,
                 reinstalled=self._declarations.reinstalled,
@@ -307,6 +309,7 @@ class Worker(Process):
             stall_limit_ms=settings["stall_limit_ms"],
         )
         self._heartbeat.start()
+        self.stop_asked = self._heartbeat.expect_stop
         bodies = (
             self.turn_loop.send,
             self.turn_loop.apply,
@@ -464,6 +467,12 @@ class Worker(Process):
     async def _declare_presence(self) -> Any:
         self._declaring = asyncio.create_task(self._side.run(PRESENT, self.id, True))
         return await asyncio.shield(self._declaring)
+
+    def _loop_stalled(self, error: EngineError) -> None:
+        if self.stalled is not None:
+            self.stalled(error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.fail, error)
 
     def _leases_lost(self, leases: list[Lease]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

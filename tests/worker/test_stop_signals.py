@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pyengine import App, EngineError
 from tests.crash.processes import environment, until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -159,8 +161,6 @@ async def waits() -> None:
     process.send_signal(signal.SIGTERM)
     code, log = ended(process, tmp_path)
     assert (code, "Traceback" in log) == (0, False), log
-    if what.startswith("blocked"):
-        return
     rows = conn.execute("select distinct state, crashes from durable._tasks where id <> 'go'").fetchall()
     assert rows == [("pending", 0)]
     if not what.startswith("blocked"):
@@ -305,3 +305,71 @@ def test_a_table_that_is_locked_is_waited_for(
     until(dsn, "select count(*) > 0 from durable._workers")
     process.send_signal(signal.SIGTERM)
     assert ended(process, tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize("where", ["step", "task of a step", "workflow"])
+def test_a_loop_that_stands_still_ends_the_process(
+    where: str, serve: Serve, dsn: str, conn: Connection, tmp_path: Path
+) -> None:
+    """The watchdog names the line, and gives back all runs but the one that holds the loop."""
+    bodies = {
+        "step": "    time.sleep(600)",
+        "task of a step": "    async def inner(): time.sleep(600)\n    await asyncio.gather(inner())",
+        "workflow": "    pass",
+    }
+    source = f"""
+app = App()
+
+@app.step
+async def hold() -> None:
+    mark("begun")
+{bodies[where]}
+
+@app.workflow
+async def go() -> None:
+    await hold()
+    exec(compile("while True: pass", __file__, "exec"))
+
+@app.step
+async def wait() -> None:
+    mark("waits")
+    await asyncio.sleep(600)
+
+@app.workflow
+async def waits() -> None:
+    await wait()
+"""
+    conn.execute("update durable.settings set value = '2000' where name = 'stall_limit_ms'")
+    conn.execute("select durable.start('waits', '[]', any_workflow => true)")
+    process = serve(source)
+    made(tmp_path, "waits", process)
+    conn.execute("select durable.start('go', '[]', id => 'go', any_workflow => true)")
+    code, log = ended(process, tmp_path)
+    assert code == 1 and "run go holds the event loop" in log and "served.py:" in log
+    rows = dict(conn.execute("select id, state from durable._tasks").fetchall())
+    assert rows.pop("go") == "acquired" and set(rows.values()) == {"pending"}
+
+
+def test_a_program_outlives_its_worker(dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture) -> None:
+    """`app.worker()` within another program: its block fails, once the loop turns again, and nothing else."""
+    app = App(dsn)
+    conn.execute("update durable.settings set value = '1500' where name = 'stall_limit_ms'")
+
+    @app.step
+    async def hold() -> None:
+        while "holds the event loop" not in caplog.text:
+            time.sleep(0.05)
+
+    @app.workflow
+    async def go() -> None:
+        await hold()
+
+    async def main() -> str:
+        async with app.client() as client:
+            await client.start(go)
+        with pytest.raises(EngineError, match="holds the event loop"):
+            async with app.worker():
+                await asyncio.sleep(60)
+        return "goes on"
+
+    assert asyncio.run(main()) == "goes on"
