@@ -51,6 +51,8 @@ class Process(ABC):
     async def __aenter__(self) -> Self:
         await self.start()
         self._block = Block()
+        if self._failed is not None:
+            self._block.fail(self._failed)
         return self
 
     async def __aexit__(

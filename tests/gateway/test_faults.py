@@ -49,16 +49,17 @@ def causes(error: BaseException) -> list[type[BaseException]]:
 
 
 @pytest.mark.session("listens")
+@pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_that_fails_ends_the_gateway(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str, waits: bool
 ) -> None:
-    """Who waits for the server gets the error, and the log says once that it stops."""
+    """A block that waits for the server gets the error, and any other block fails with it."""
     break_part(monkeypatch, *PARTS[part])
 
     async def main() -> None:
-        async with GatewayServer(GatewayConfig(database_url=dsn, port=0)) as server, asyncio.timeout(30):
-            await server.wait()
+        async with asyncio.timeout(30), GatewayServer(GatewayConfig(database_url=dsn, port=0)) as server:
+            await (server.wait() if waits else asyncio.Event().wait())
 
     with pytest.raises(BaseException) as raised:  # noqa: PT011  of a group or alone
         asyncio.run(main())
