@@ -68,7 +68,7 @@ GRAMMAR = frozenset({"integer", "bigint", "smallint", "boolean", "real", "numeri
 # what a trigger calls the rows that its statement changed; such tables have no schema
 TRANSITION_TABLES = frozenset({"old_rows", "new_rows"})
 # files that must not let an error through: the envelope and the tick answer it, code of users may raise any
-CATCHERS = frozenset({"rpc", "watches", "row_waits", "services", "tick"})
+CATCHERS = frozenset({"rpc", "watches", "row_waits", "services", "sql_steps", "tick"})
 
 
 # files that write references to large values, or look at them

@@ -37,7 +37,8 @@ __all__ = ["SqlStepRunner"]
 logger = logging.getLogger("pyengine.steps")
 
 _UNLIMITED_S = 1e7
-_USERS = "durable._call_function("
+_USERS = "durable.user"
+"""The mark of an error of the user's function, in a field that is no text (durable._fail_as_user)."""
 _CONFLICTS = frozenset({"40001", "40P01"})
 _BUSY, _CANCELED, _LOST, _STALE = "55P03", "57014", "WF002", "WF006"
 _TICK_S = 0.005
@@ -146,14 +147,14 @@ def _meaning(error: EngineError, attempt: Attempt, *, over: bool) -> str:
     state = getattr(cause, "sqlstate", None) or ""
     if state in _CONFLICTS or isinstance(error, Unavailable | NotAdopted) or passes(state):
         return "again"
-    if _USERS in (getattr(cause, "context", None) or "") and not _sql_step_of(attempt).is_engines:
+    if getattr(cause, "data_type_name", None) == _USERS and not _sql_step_of(attempt).is_engines:
         raise sql_error(
             getattr(cause, "message", None) or str(cause),
             sqlstate=state,
-            detail=getattr(cause, "detail", None),
-            hint=getattr(cause, "hint", None),
-            constraint=getattr(cause, "constraint_name", None),
-            table=getattr(cause, "table_name", None),
+            detail=getattr(cause, "detail", None) or None,
+            hint=getattr(cause, "hint", None) or None,
+            constraint=getattr(cause, "constraint_name", None) or None,
+            table=getattr(cause, "table_name", None) or None,
         ) from None
     # of the engine's own statements; a lock or statement timeout that is set is no fault of the run
     words = {_BUSY: "again", _CANCELED: "again", _LOST: "lost", _STALE: "stale"}

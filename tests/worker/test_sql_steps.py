@@ -568,3 +568,32 @@ def test_rows_wait_for_the_bundle_on_its_way(
         assert (held_back, advanced) == ([1], [0])
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("setting", ["on", "off"])
+def test_whose_error_it_is_is_read_from_no_text(shop: App, conn: Connection, setting: str) -> None:
+    """A setting that changes the texts of the server changes nothing: an error of the function is a SqlError
+    with its SQLSTATE, also one that the engine's own statements could raise.
+    """
+    database = conn.info.dbname
+    conn.execute(f'alter database "{database}" set quote_all_identifiers = {setting}'.encode())
+    states = ["SH001", "23505", "55P03", "57014", "WF002", "WF006", "P0004"]
+
+    @shop.workflow
+    async def go(state: str) -> str:
+        try:
+            await ctx.sql("shop.refuse", state, retry=Retry(max_attempts=1))
+        except SqlError as error:
+            return f"{type(error).__name__} {error.sqlstate} {error.hint}"
+        return "nothing"
+
+    async def main() -> list[str]:
+        async with shop.worker(), shop.client() as client:
+            runs = [await client.start(go, state) for state in states]
+            return [await run.result(timeout=30) for run in runs]
+
+    try:
+        said = asyncio.run(main())
+    finally:
+        conn.execute(f'alter database "{database}" reset quote_all_identifiers'.encode())
+    assert said == ["Refused SH001 the hint", *[f"SqlError {state} the hint" for state in states[1:]]]

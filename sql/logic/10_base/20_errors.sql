@@ -195,6 +195,18 @@ end
 $$;
 comment on function durable._fail_too_large(text, bigint, bigint, text) is 'Raises WF008.';
 
+create or replace function durable._fail_as_user(
+  p_sqlstate text, p_message text, p_detail text, p_hint text, p_constraint text, p_table text)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception using errcode = p_sqlstate, message = p_message, detail = p_detail, hint = p_hint, constraint = p_constraint,
+                        table = p_table, datatype = 'durable.user';
+end
+$$;
+comment on function durable._fail_as_user(text, text, text, text, text, text) is
+  'Raises an error of a function of a user again, with a mark in the field for a data type: no text tells whose an error is.';
+
 create or replace function durable._fail_busy(p_subject text)
 returns void language plpgsql volatile
 as $$

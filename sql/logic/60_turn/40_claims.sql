@@ -205,7 +205,9 @@ declare
     join durable._tasks t on t.id = any (array[h.id])
     join durable._promises p on p.id = any (array[h.id])
     cross join lateral (select case when h.id = any (p_warm) then coalesce(h.suspend_seq, 0) else 0 end) as f (seq)
-    cross join lateral (select durable._checked_from(h.bucket, h.execution, f.seq, h.next_seq) offset 0) as g (seq)
+    -- a few rows are never too much, and most runs that go on have a few to be sent
+    cross join lateral (select case when h.next_seq - f.seq < 12 then f.seq
+                                    else durable._checked_from(h.bucket, h.execution, f.seq, h.next_seq) end offset 0) as g (seq)
     cross join lateral durable._rows(h.execution, h.bucket, h.id, g.seq, h.next_seq) r;
   v_task json;
   v_bytes bigint := 0;

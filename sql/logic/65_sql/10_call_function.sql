@@ -173,7 +173,7 @@ begin
 end
 $$;
 comment on function durable._call_function(text, jsonb) is
-  'Calls a function of a user under the session''s own settings and answers its result as JSON text. Its errors pass unchanged; the context of an error below this function is the user''s.';
+  'Calls a function of a user under the session''s own settings and answers its result as JSON text. Its errors pass unchanged.';
 
 create or replace function durable._is_final(p_sqlstate text)
 returns boolean language sql immutable parallel safe

@@ -76,6 +76,7 @@ as $$
 declare
   v_known json;
   v_value text;
+  v_error record;
 begin
   perform durable._check_site();
   perform durable._check_may_lock();
@@ -83,7 +84,17 @@ begin
   if v_known is not null then
     return v_known;
   end if;
-  v_value := durable._call_function(p_call.name, p_args);
+  begin
+    v_value := durable._call_function(p_call.name, p_args);
+  exception when others or query_canceled or assert_failure then
+    select null::text as state, null::text as message, null::text as detail, null::text as hint, null::text as "constraint",
+           null::text as "table" into v_error;
+    get stacked diagnostics v_error.state = returned_sqlstate, v_error.message = message_text,
+      v_error.detail = pg_exception_detail, v_error.hint = pg_exception_hint, v_error."constraint" = constraint_name,
+      v_error."table" = table_name;
+    perform durable._fail_as_user(v_error.state, v_error.message, v_error.detail, v_error.hint, v_error."constraint",
+                                  v_error."table");
+  end;
   perform durable._check_payload(format('What %s returned', p_call.name), v_value);
   return durable._end_sql_step(p_call, v_value);
 end
@@ -100,4 +111,4 @@ as $$
     (p_worker, p_execution, p_id, p_version, p_seen, p_child, p_attempt, p_name, p_hash)::durable._sql_step_call, p_args)
 $$;
 comment on function durable.worker_sql_v1(text, bigint, text, integer, integer, integer, integer, text, text, jsonb) is
-  'A step in SQL: calls the function p_name with p_args (array or object) and records its result as the completion of the child, both or neither. Answers {next, rows}, the journal from p_seen on; a second call after a lost answer gets the same and does not call the function. Errors of the function pass unchanged. Those of the engine: WF001 and WF004 the call is wrong, WF002 lease lost, WF003, WF006 replay, WF008, 55P03 try again.';
+  'A step in SQL: calls the function p_name with p_args (array or object) and records its result as the completion of the child, both or neither. Answers {next, rows}, the journal from p_seen on; a second call after a lost answer gets the same and does not call the function. Errors of the function pass with the data type durable.user as their mark. Those of the engine: WF001 and WF004 the call is wrong, WF002 lease lost, WF003, WF006 replay, WF008, 55P03 try again.';
