@@ -90,9 +90,13 @@ class LeaseTerm:
 
     def renewed(self, until_s: float) -> None:
         """The leases hold until then; called by the heartbeat's thread, after it has reported lost ones."""
-        self.until_s = until_s
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._renewed.set)
+            # in its turn: a body of a run that is reported as lost must not begin before that is known here
+            self._loop.call_soon_threadsafe(self._extend, until_s)
+
+    def _extend(self, until_s: float) -> None:
+        self.until_s = until_s
+        self._renewed.set()
 
     async def holds(self) -> None:
         """Wait until the leases hold, if they do not."""

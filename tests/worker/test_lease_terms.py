@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from pyengine import App, Worker
+from pyengine import App, Worker, clock
 from pyengine.database.statements.limits import LIMIT_S, limit_s
 from pyengine.database.statements.procedures import HEARTBEAT, JOURNAL, START, START_FRESH, TICK, TURN
+from pyengine.worker.lease_heartbeat import LeaseTerm
 from tests.crash.processes import launch, stop, until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -169,3 +171,24 @@ def test_statements_are_given_up_by_their_purpose() -> None:
     """A turn, a tick, a heartbeat and a start that waits for nobody take milliseconds."""
     limits = [limit_s(one) for one in (HEARTBEAT, TURN, START_FRESH, TICK, START, JOURNAL)]
     assert limits == [10, 20, 20, 30, LIMIT_S, LIMIT_S]
+
+
+def test_a_renewal_is_known_after_the_loss_that_it_came_with() -> None:
+    """Both come from the heartbeat's thread; bodies that are ready must not begin in between."""
+    seen: list[bool] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        term = LeaseTerm(0.0)
+
+        def heartbeat() -> None:
+            loop.call_soon_threadsafe(lambda: seen.append(term.until_s > clock.monotonic()))
+            term.renewed(clock.monotonic() + 1000)
+
+        thread = threading.Thread(target=heartbeat)
+        thread.start()
+        thread.join()
+        await term.holds()
+
+    asyncio.run(main())
+    assert seen == [False]
