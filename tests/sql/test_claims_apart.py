@@ -107,7 +107,7 @@ def test_lists_that_share_their_beginnings_are_measured(conn: Connection) -> Non
 
 def test_what_may_be_the_fault_of_others_is_put_off(conn: Connection, clock: Clock) -> None:
     """An error of somebody's code, or no answer in time, halts no run: it is ready again after a minute."""
-    big(conn)
+    big(conn, steps=20)
     answer = apart(conn, want=1, puts_off=True)
     assert (answer["tasks"], answer["aside"][:2]) == ([], ["big", "57014"])
     assert task_of(conn, "big") == ("pending", 1, None)
