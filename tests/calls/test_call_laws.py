@@ -27,7 +27,11 @@ CLAIM = "update durable._claims set {} where {}"
 
 LAWS: dict[str, Break] = {
     "I2 attempt_exec_is_of_its_outcome": Break(
-        A.format("outcome_dag = sha256('x')", COMPLETED),
+        A.format("outcome_dag = sha256('x')", COMPLETED), also="attempt_outcome_is_in_its_promise"
+    ),
+    "attempt_outcome_is_in_its_promise": Break(
+        "update durable._promises p set value_data = '{}' from durable._call_attempts a"
+        f" where p.id = durable._call_promise(a.execution_key) and a.exec_id is not null and {COMPLETED}"
     ),
     "I3 attempt_records_nothing_while_live": Break(
         A.format("outcome_dag = sha256('x')", LIVE), "_call_attempts.call_attempts_outcome_iff_polled"

@@ -242,6 +242,28 @@ def test_schedules(older: OlderClient) -> None:
     assert older.ask("GET", "/schedules/L-s") == older.ask("DELETE", "/schedules/L-s") == (404, 40401)
 
 
+def test_far_means_never_in_every_field(older: OlderClient) -> None:
+    """The largest number of eight bytes, as a deadline, a lease and the time of a promise of a schedule."""
+    older.create("L-far", "L-group")
+    claim = {"id": "L-far", "counter": 1, "processId": "w", "ttl": FAR}
+    assert older.ask("POST", "/tasks/claim", claim)[0] == 201
+    promise = {"id": "L-far-own", "timeout": FAR, "tags": {"resonate:invoke": "poll://any@L-group/w"}}
+    body = {"promise": promise, "task": {"processId": "w", "ttl": FAR}}
+    assert older.ask("POST", "/promises/task", body)[0] == 201
+    callback = {"rootPromiseId": "L-far-own", "timeout": FAR, "recv": "L-group"}
+    assert older.ask("POST", "/promises/callback/L-far", callback)[0] == 201
+    schedule = {
+        "id": "L-far-s",
+        "cron": "0 * * * *",
+        "promiseId": "L-f.{{.timestamp}}",
+        "promiseTimeout": FAR,
+    }
+    assert older.ask("POST", "/schedules", schedule)[0] == 201
+    for path in ("/promises/L-far", "/promises/L-far-own"):
+        older.ask("PATCH", path, {"state": "RESOLVED"})
+    assert older.ask("DELETE", "/schedules/L-far-s") == (204, None)
+
+
 JUNK: list[tuple[str, str, Any]] = [
     ("POST", "/promises", [1]),
     ("POST", "/promises", {}),

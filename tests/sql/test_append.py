@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.support.clock import Clock
+from tests.support.folds import WITH_RESULTS
 from tests.support.row_sets import LOCAL
 from tests.support.verbs import (
     Connection,
@@ -102,10 +103,10 @@ ADMITS: dict[str, set[str]] = {
 
 def append(conn: Connection, execution: int, *events: tuple[str, int | None, int | None]) -> None:
     """Append rows of (type, child, attempt) to one journal."""
-    rows = ", ".join(["row(%s, %s, %s, %s, null, null, null)::durable._event"] * len(events))
+    rows = ", ".join(["row(%s, %s, %s, %s, null, null, %s)::durable._event"] * len(events))
     values: list[Any] = []
     for kind, child, attempt in events:
-        values += [execution, kind, child, attempt]
+        values += [execution, kind, child, attempt, "1" if kind in WITH_RESULTS else None]
     conn.execute(f"select durable._append(array[{rows}], durable._now_ms())".encode(), values)
 
 
@@ -395,6 +396,7 @@ def test_a_replay_knows_no_instants(conn: Connection) -> None:
     before = ask(conn, journal("W", held))
     conn.execute("update durable._journal set ts = ts - 60000")
     conn.execute("update durable._executions set last_at = last_at - 60000")
+    conn.execute("update durable._promises set created_at = created_at - 60000 where id = 'r'")
     assert ask(conn, journal("W", held)) == before
 
 

@@ -26,6 +26,7 @@ select '{}', 'resolved', 1, 2, coalesce((select workflow from durable._execution
 PROGRESS = """with r as (select head from durable._promises where id = 'r')
 insert into durable._progress (id, named, changed_at)
 select '{}', jsonb_build_object('k', jsonb_build_array({}, {}, '1')), 1"""
+FORKED = "select durable.fork('e', new_id => 'fork')"
 UNBLOCK = "update durable._unblocks set {} where promise_id = 'done'"
 STRICT = "select durable.set_setting('conformance', 'strict')"
 BOTH = """promise_tags = '{"resonate:timer": "true", "resonate:target": "g"}'"""
@@ -130,6 +131,8 @@ LAWS: dict[str, Break] = {
     "T02 task_version_not_negative": Break(
         T.format("version = -1", "p"), "_tasks.tasks_version_not_negative"
     ),
+    "promise_tenant_is_that_of_its_run": Break(P.format("tenant = 'other'", "b")),
+    "task_attempts_are_acquires": Break(T.format("attempt = 5", "r")),
     "promise_head_is_its_own": Break(
         P.format("head = (select head from durable._promises where id = 'b')", "f"),
         also="run_of_a_client_is_a_call",
@@ -166,7 +169,7 @@ LAWS: dict[str, Break] = {
     "well_formed_task_acquired_iff_has_ttl": Break(T.format("ttl = 5", "p"), "_tasks.tasks_ttl_iff_acquired"),
     "well_formed_task_ttl_positive": Break(T.format("ttl = 0", "a"), "_tasks.tasks_ttl_positive"),
     "well_formed_task_acquired_version_positive": Break(
-        T.format("version = 0", "a"), "_tasks.tasks_acquired_version_positive"
+        T.format("version = 0", "a"), "_tasks.tasks_acquired_version_positive", "task_attempts_are_acquires"
     ),
     "suspended_task_has_ttimeout": Break(
         T.format("retry_at = 5", "t"),
@@ -295,6 +298,26 @@ LAWS: dict[str, Break] = {
     "removed_key_has_no_run": Break(
         "update durable._executions set key = 'k' where id = 'r'; " + REMOVED.format("gone", "'k'")
     ),
+    "failed_run_has_its_error": Break(
+        P.format(
+            "value_data = null, state = 'rejected', failure = 'failed',"
+            " failed_at = to_timestamp(settled_at / 1000.0)",
+            "e",
+        ),
+        also="C-2 status_is_the_verdict",
+    ),
+    "schedule_can_create": Break(S.format("""promise_tags = '{"resonate:target": "a b"}'""")),
+    "input_and_value_of_a_run_are_json": Break(P.format("value_data = 'torn'", "e")),
+    "progress_value_is_json": Break(PROGRESS.format("r", "(select head from r)", 0).replace("'1'", "'torn'")),
+    "fork_names_its_origin": Break(f"{FORKED}; update durable._forks set origin_id = 'b'"),
+    "fork_begins_within_its_origin": Break(f"{FORKED}; update durable._forks set seq = 1000"),
+    "fork_copies_its_origin": Break(
+        f"{FORKED}; update durable._journal j set name = 'other' from durable._executions h"
+        " where h.execution = j.execution and h.id = 'fork' and j.type = 'step_completed'; "
+        "update durable._forks set at = at + 1"
+    ),
+    "setting_is_of_its_kind": Break("update durable.settings set value = 'soon' where name = 'max_crashes'"),
+    "schedule_can_be_evaluated": Break(S.format("timezone = 'Mars'")),
     "fork_has_its_run": Break(
         "insert into durable._forks (at, id, origin_id, origin, seq, by) values (1, 'gone', 'r', 1, 1, 'me')"
     ),

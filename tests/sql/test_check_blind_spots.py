@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.hands import H, J, laws_of
+from tests.support.hands import H, J, P, T, laws_of
 from tests.support.stories import KIDS, Story, begin_story, join_set, receive, submit, take_result
 from tests.support.verbs import (
     Connection,
@@ -245,12 +245,80 @@ CASES: dict[str, tuple[Callable[[Story], None], Hand, set[str]]] = {
     "11 time goes back": (
         sleeper,
         change(J.format("ts = x.ts - 1000", "r", "x.type = 'execution_completed'")),
-        {"time_does_not_go_back", "head_knows_when_its_journal_grew"},
+        {
+            *("time_does_not_go_back", "head_knows_when_its_journal_grew"),
+            "run_settles_when_its_journal_ends",
+        },
     ),
     "12 suspended beyond the journal": (
         waiter,
         change(H.format("suspend_seq = next_seq + 1", "r")),
         {"suspended_within_the_journal"},
+    ),
+    "13 a run that no worker takes": (
+        waiter,
+        change(T.format("workflow = null, workflow_version = null", "r")),
+        {"task_is_of_the_workflow_of_its_run"},
+    ),
+    "14 another version": (
+        waiter,
+        change(T.format("workflow_version = '2'", "r")),
+        {"task_is_of_the_workflow_of_its_run"},
+    ),
+    "15 a run of ours that a client writes": (
+        waiter,
+        change(H.format("written_by_client = true", "r")),
+        {"task_is_of_the_workflow_of_its_run"},
+    ),
+    "16 a tenant of the head": (
+        waiter,
+        change(H.format("tenant = 'other'", "r")),
+        {"promise_tenant_is_that_of_its_run"},
+    ),
+    "17 a tenant of a child": (
+        waiter,
+        change(P.format("tenant = 'other'", "r.0")),
+        {"promise_tenant_is_that_of_its_run"},
+    ),
+    "18 a run that settled before its last row": (
+        sleeper,
+        change(P.format("settled_at = settled_at - 1", "r")),
+        {"run_settles_when_its_journal_ends"},
+    ),
+    "19 a run that is younger than its journal": (
+        waiter,
+        change(P.format("created_at = created_at + 1", "r")),
+        {"run_is_born_with_its_journal"},
+    ),
+    "20 a name in the journal of the owner": (
+        busy_parent,
+        change(J.format("name = 'other'", "r", "x.type = 'child_run_scheduled'")),
+        {"C-1 child_is_of_its_kind"},
+    ),
+    "21 a child run that is a promise in the journal": (
+        busy_parent,
+        change(J.format("type = 'promise_registered'", "r", "x.type = 'child_run_scheduled'")),
+        {"C-1 child_is_of_its_kind"},
+    ),
+    "22 a promise that is a timer": (
+        waiter,
+        change(P.format("timer = true", "r.0")),
+        {"C-1 child_is_of_its_kind"},
+    ),
+    "23 the duration of a timer": (
+        sleeper,
+        change(J.format("data = replace(data, '1000,', '1001,')", "r", "x.type = 'timer_scheduled'")),
+        {"timer_is_due_when_its_promise_is"},
+    ),
+    "24 suspended before its wait": (
+        waiter,
+        change(H.format("suspend_seq = 1", "r")),
+        {"INV-4 wait_is_the_last_of_the_journal"},
+    ),
+    "25 suspended, and never acquired": (
+        waiter,
+        change(T.format("version = 0, attempt = 0", "r")),
+        {"driven_run_was_acquired"},
     ),
 }
 

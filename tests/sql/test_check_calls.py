@@ -96,6 +96,11 @@ LAWS: dict[str, Break] = {
     "timer_is_due_when_its_promise_is": Break(
         J.format("data = '{\"fire_at\": 5}'", "r", "x.child = 4 and x.type = 'timer_scheduled'")
     ),
+    "payload_of_a_signal_is_json": Break("update durable._signals set data = 'torn' where name = 'go'"),
+    "C-1 child_is_of_its_kind": Break(
+        "update durable._executions set workflow = 'leaf' where id = 'r.3'; "
+        + T.format("workflow = 'leaf'", "r.3")
+    ),
     "timer_does_not_fire_early": Break(
         J.format("ts = x.ts - 1", "r", "x.type = 'timer_fired'"), also="head_knows_when_its_journal_grew"
     ),

@@ -108,6 +108,24 @@ LAWS: dict[str, Break] = {
         )
     ),
     X3: Break(rows=(("step_scheduled", 0), ("attempt_started", 0, 2))),
+    "task_is_of_the_workflow_of_its_run": Break(T.format("workflow = 'leaf'", "r")),
+    "problem_is_json": Break(H.format("problem = 'torn'", "r"), also="problem_only_while_halted"),
+    "data_of_a_row_is_json": Break(J.format("data = 'torn'", "e", "x.type = 'step_completed'")),
+    "result_is_there": Break(J.format("data = null", "e", "x.type = 'step_completed'")),
+    "row_of_a_call_has_its_number": Break(
+        J.format("child = null", "s", "x.type = 'signal_received'"),
+        also="A-1 children_carried_once, A-1 gaps_are_reserved, A-1 next_child_follows_journal",
+    ),
+    "halted_run_has_a_problem": Break(
+        "select durable.pause('b'); update durable._executions set problem = null"
+    ),
+    "driven_run_was_acquired": Break(T.format("version = 0, attempt = 0", "b")),
+    "run_settles_when_its_journal_ends": Break(P.format("settled_at = settled_at + 1", "e")),
+    "run_is_born_with_its_journal": Break(P.format("created_at = created_at - 1", "r")),
+    "X-3 attempts_are_of_one_step": Break(
+        J.format("name = 'other'", "m", "x.type = 'open_step_completed'"),
+        rows=((*OPEN[:3], "step"), ("open_step_completed", 0, 1, "step")),
+    ),
     "suspended_within_the_journal": Break(H.format("suspend_seq = next_seq + 1", "b")),
     "C-2 status_is_the_verdict": Break(
         P.format("state = 'rejected'", "e"), also="failed_run_says_how_and_when"

@@ -73,7 +73,8 @@ insert into durable._signals (execution, name, delivery) select execution, 'go',
 insert into durable._join_sets (execution, child, closed) select execution, 2, true from lives;
 insert into durable._members (execution, child, join_set, taken) select execution, 3, 2, true from lives;
 insert into durable._journal (execution, bucket, ts, seq, type, child, attempt, name, data)
-select execution, bucket, 3, seq, type::durable.row_type, child, attempt, name, data from lives
+select execution, bucket, least(seq + 1, 2), seq, type::durable.row_type, child, attempt, name, data
+from lives
 cross join (values
   (0, 'execution_started', null, null, null, null),
   (1, 'step_completed', 0, 1, 'a', '1'),
@@ -83,7 +84,7 @@ cross join (values
   (8, 'join_set_submitted', 3, 2, null, null),
   (9, 'open_step_completed', 3, 1, null, '1'),
   (10, 'join_set_awaited', 3, 2, null, null),
-  (11, 'timer_scheduled', 4, null, null, '{"fire_at": 9007199254740991}'),
+  (11, 'timer_scheduled', 4, null, null, '{"fire_at": 9007199254740991, "duration": 9007199254740991}'),
   (12, 'timer_fired', 4, null, null, null),
   (13, 'signal_delivered', null, 1, 'go', null),
   (14, 'signal_received', 5, 1, 'go', null),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 
 from tests.support.clock import Clock
 from tests.support.laboratory import Laboratory
+from tests.support.roles import who_works
 from tests.support.verbs import Connection, ask
 
 ASKED = {
     "site",
     "journal partitions",
     "oldest snapshot",
+    "clock",
+    "settings",
+    "schedules",
     "notification queue",
     "live tables",
     "due work",
@@ -143,3 +148,54 @@ def test_a_table_that_a_backlog_has_left_large_is_reported(conn: Connection) -> 
     assert troubled(conn) == {"live tables": "_tasks has 128 MB for 57 rows"}
     (hint,) = ask(conn, ("select hint from durable.health where subject = 'live tables'", ()))
     assert "vacuum (truncate) durable._tasks" in hint
+
+
+def test_a_clock_that_was_set_back_is_reported(conn: Connection, clock: Clock) -> None:
+    """What was written by a clock that was ahead is told until the clock has caught up."""
+    conn.execute("select durable._create_partitions(), durable.start('w', '[1]')")
+    clock.advance(-61_000)
+    assert troubled(conn) == {"clock": "set back: something was written 0:01:01 ahead of it"}
+    clock.advance(60_000)
+    assert troubled(conn) == {}
+
+
+@pytest.mark.unlawful
+@pytest.mark.parametrize(
+    ("name", "value"), [("lease_ttl_ms", "soon"), ("max_crashes", "-1"), ("hints", "x"), ("conformance", "")]
+)
+def test_a_setting_that_cannot_be_read_is_reported(conn: Connection, name: str, value: str) -> None:
+    """By its name and its value, and durable.check() goes on and reports it too."""
+    conn.execute("update durable.settings set value = %s where name = %s", (value, name))
+    assert troubled(conn) == {"settings": f"unreadable: {name} = '{value}'"}
+    laws = conn.execute("select law, id from durable.check()").fetchall()
+    assert ("setting_is_of_its_kind", name) in laws
+
+
+@pytest.mark.unlawful
+@pytest.mark.parametrize("damage", ["cron = 'nonsense'", "timezone = 'Mars'"])
+def test_a_schedule_that_cannot_be_evaluated_is_reported(conn: Connection, clock: Clock, damage: str) -> None:
+    """By health, by durable.check(), and by the tick that puts it off."""
+    conn.execute("select durable._create_partitions(), durable.schedule('often', '* * * * *')")
+    conn.execute(f"update durable._schedules set {damage}".encode())
+    clock.advance(60_000)
+    (answer,) = ask(conn, ("select durable.tick_v1(10)", ()))
+    assert answer["warning"].startswith("schedules whose cron expression")
+    laws = conn.execute("select law from durable.check()").fetchall()
+    assert ("schedule_can_be_evaluated",) in laws
+    assert "schedules" in troubled(conn)
+
+
+def test_a_plain_role_knows_that_it_is_blind(dsn: str) -> None:
+    """A session of another role that holds a snapshot is told, without what only that role may see."""
+    query = "select ok, detail from durable.health where subject = 'oldest snapshot'"
+    with (
+        psycopg.connect(dsn, autocommit=True) as owner,
+        who_works(owner) as role,
+        psycopg.connect(dsn, application_name="report") as other,
+    ):
+        other.execute("set transaction isolation level repeatable read; select 1 from pg_class")
+        with psycopg.connect(dsn, user=role, autocommit=True) as plain:
+            ok, detail = ask(plain, (query, ()))
+        assert ok
+        assert detail.startswith(f"report, process {other.info.backend_pid}, role postgres: ")
+        assert detail.endswith("blind: its state and since when are not to be seen")

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.support.clock import Clock
+from tests.support.folds import WITH_RESULTS
 from tests.support.verbs import (
     Call,
     Connection,
@@ -71,8 +72,8 @@ def members(conn: Connection) -> list[tuple[Any, ...]]:
 
 def append(conn: Connection, execution: int, rows: Sequence[Row]) -> None:
     """Append rows of (type, child, attempt) to one journal, in one call."""
-    events = ", ".join(["row(%s, %s, %s, %s, null, null, null)::durable._event"] * len(rows))
-    values = [value for row in rows for value in (execution, *row)]
+    events = ", ".join(["row(%s, %s, %s, %s, null, null, %s)::durable._event"] * len(rows))
+    values = [value for row in rows for value in (execution, *row, "1" if row[0] in WITH_RESULTS else None)]
     conn.execute(f"select durable._append(array[{events}], durable._now_ms())".encode(), values)
 
 

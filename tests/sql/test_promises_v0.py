@@ -81,11 +81,14 @@ def test_read(conn: Connection, clock: Clock) -> None:
 
 
 def test_older_names_of_tags(conn: Connection, clock: Clock) -> None:
-    """invoke, timeout and root mean target, timer and origin here, and stay readable; nowhere else. A root
-    that the id does not begin with can be no origin."""
+    """invoke, timeout and root mean target, timer and origin here; nowhere else, and answers have the tags
+    that were given. A root that the id does not begin with can be no origin."""
     tags = {"resonate:invoke": "poll://g:w", "resonate:root": "p", "resonate:timeout": "false"}
     record = ask(conn, creation("p", tags=json.dumps(tags)))[2]
-    assert record["tags"] == tags | {"resonate:target": "poll://g:w", "resonate:origin": "p"}
+    assert record["tags"] == tags
+    stored_tags = "select tags from durable._promises where id = %s"
+    added = {"resonate:target": "poll://g:w", "resonate:origin": "p"}
+    assert ask(conn, (stored_tags, ("p",))) == (tags | added,)
     assert ask(conn, ("select queue, preference from durable._tasks where id = 'p'", ())) == ("g", "w")
     for id_, root, origin in (
         ("p.1.2", "p", "p"),
@@ -93,7 +96,9 @@ def test_older_names_of_tags(conn: Connection, clock: Clock) -> None:
         ("p1", "p", None),
         ("p.3", "p.3", "p.3"),
     ):
-        found = ask(conn, creation(id_, tags=json.dumps({"resonate:root": root})))[2]["tags"]
+        told = ask(conn, creation(id_, tags=json.dumps({"resonate:root": root})))[2]["tags"]
+        assert told == {"resonate:root": root}
+        (found,) = ask(conn, (stored_tags, (id_,)))
         assert found.get("resonate:origin") == origin
     ask(conn, creation("timer", tags='{"resonate:timeout": "true"}', timeout_at=clock.now_ms + 1))
     both = '{"resonate:invoke": "old", "resonate:target": "new"}'
@@ -104,6 +109,28 @@ def test_older_names_of_tags(conn: Connection, clock: Clock) -> None:
     newer = ("select durable.promise_create('q', %s, p_tags => %s::jsonb)", (NEVER, json.dumps(tags)))
     ask(conn, newer)
     assert ask(conn, ("select target from durable._promises where id = 'q'", ())) == (None,)
+
+
+@pytest.mark.parametrize("id_", ["own-id", "fib-1.2", "fib-1"])
+def test_a_parent_is_a_remark(conn: Connection, id_: str) -> None:
+    """Older SDKs let a child have an id of its own, and name its parent and its root: answers and claims tell
+    both, and no rule of the present tags reads them."""
+    tags = {"resonate:root": "fib-1", "resonate:parent": "fib-1", "resonate:invoke": "poll://any@g"}
+    assert ask(conn, creation(id_, tags=json.dumps(tags)))[2]["tags"] == tags
+    claimed = ask(conn, ("select * from durable.task_claim_v0(%s, 1, 'p', 60000)", (id_,)))
+    assert claimed[0] == 201
+    assert ask(conn, ("select promise -> 'tags' from durable.promise_read_v0(%s)", (id_,))) == (tags,)
+
+
+def test_headers_of_a_receiver_in_a_tag(conn: Connection) -> None:
+    """An http receiver in resonate:invoke gets its headers with each offer, as that of a callback does."""
+    receiver = {"type": "http", "data": {"url": "https://hook.example/x", "headers": {"X-Seed": "000"}}}
+    ask(conn, creation("p", tags=json.dumps({"resonate:invoke": json.dumps(receiver)})))
+    offer = "select headers from durable.task_offer_many(array['https://hook.example/x'], array[1])"
+    assert ask(conn, (offer, ())) == ({"X-Seed": "000"},)
+    conn.execute("update durable._tasks set retry_at = 0")
+    one = "select headers from durable.task_offer('https://hook.example/x')"
+    assert ask(conn, (one, ())) == ({"X-Seed": "000"},)
 
 
 def test_a_completion_ends_the_task(conn: Connection) -> None:

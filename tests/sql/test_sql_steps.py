@@ -89,7 +89,7 @@ def test_a_step(shop: Connection) -> None:
 def test_the_rows_of_others_come_with_it(shop: Connection) -> None:
     """What was recorded since stands in the answer in journal order."""
     held = begin_run(shop, "r")
-    take_turn(shop, "W", report(held, outcomes=[begun(0)], seen=1))
+    take_turn(shop, "W", report(held, outcomes=[begun(0, name="shop.add")], seen=1))
     ask(shop, ("select durable.signal('r', 'go', '1')", ()))
     (answer,) = ask(shop, step(held))
     assert [row[1] for row in answer["rows"]] == ["step_started", "signal_delivered", "open_step_completed"]
@@ -100,10 +100,14 @@ def test_the_rows_of_others_come_with_it(shop: Connection) -> None:
     ("outcomes", "attempt", "types"),
     [
         ([], 1, ["execution_started", "step_completed"]),
-        ([begun(0)], 1, ["execution_started", "step_started", "open_step_completed"]),
-        ([broken(0, retry_in=0)], 2, ["execution_started", "first_attempt_failed", "last_attempt_completed"]),
+        ([begun(0, name="shop.add")], 1, ["execution_started", "step_started", "open_step_completed"]),
         (
-            [broken(0, retry_in=0), begun(0, attempt=2)],
+            [broken(0, retry_in=0, name="shop.add")],
+            2,
+            ["execution_started", "first_attempt_failed", "last_attempt_completed"],
+        ),
+        (
+            [broken(0, retry_in=0, name="shop.add"), begun(0, attempt=2, name="shop.add")],
             2,
             ["execution_started", "first_attempt_failed", "attempt_started", "open_step_completed"],
         ),

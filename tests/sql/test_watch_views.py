@@ -23,6 +23,8 @@ LAWS = {
         "wait_left = null"
     ),
     "row_wait_has_a_key_of_its_watch": """update durable._row_waits set key = '{"nr": 1}'""",
+    "row_wait_has_its_watch": "update durable._row_waits set watch = 0",
+    "row_wait_has_the_key_of_its_promise": """update durable._row_waits set key = key || '{"id": 999}'""",
     "row_promise_has_a_wait": "delete from durable._row_waits",
     "row_event_names_a_promise": (
         "insert into durable._row_events (xid, watch, state, promise_id) "

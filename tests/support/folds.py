@@ -27,6 +27,13 @@ STATUS = {
 }
 
 
+WITH_RESULTS = {
+    *("step_completed", "step_failed", "open_step_completed", "open_step_failed", "last_attempt_completed"),
+    *("last_attempt_failed", "random_generated", "time_recorded"),
+}
+"""Rows that are nothing without their data."""
+
+
 @dataclass(kw_only=True)
 class Fold:
     """What follows from a journal.
@@ -116,6 +123,8 @@ def write_rows(conn: Connection, id_: str, rows: Iterable[Line]) -> None:
     ).fetchone() or (0, 0, 0)
     for row in rows:
         kind, child, attempt, name, data = (*row, None, None, None, None)[:5]
+        if data is None and kind in WITH_RESULTS:
+            data = "1"
         conn.execute(
             "insert into durable._journal (execution, bucket, ts, seq, type, child, attempt, name, data)"
             " select %s, %s, coalesce(max(j.ts), 1), %s, %s::durable.row_type, %s, %s, %s, %s"

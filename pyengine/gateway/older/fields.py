@@ -18,13 +18,13 @@ __all__ = [
     "counter",
     "data",
     "headers",
+    "instant",
     "integer",
     "object_of",
     "receiver",
     "receiver_address",
     "tags_with_target",
     "text",
-    "timeout",
 ]
 
 Body: TypeAlias = dict[str, Any]
@@ -75,9 +75,9 @@ def counter(body: Body) -> int:
     return min(max(integer(body, "counter"), -1), 2**31 - 1)
 
 
-def timeout(body: Body) -> int:
-    """Return a deadline; one beyond the range of deadlines means never."""
-    return min(integer(body, "timeout"), _NEVER_MS)
+def instant(body: Body, name: str) -> int:
+    """Return a deadline or a span; one beyond the range of deadlines means never."""
+    return min(integer(body, name), _NEVER_MS)
 
 
 def data(payload: Body) -> str | None:

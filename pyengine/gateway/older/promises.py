@@ -47,7 +47,7 @@ class Promises:
         promise, task = fields.object_of(call.body, "promise"), fields.object_of(call.body, "task")
         values = _creation(call, promise)
         call.check_token("promise.create", id=values[0], tags=fields.tags_with_target(promise))
-        process, ttl = fields.text(task, "processId"), fields.integer(task, "ttl")
+        process, ttl = fields.text(task, "processId"), fields.instant(task, "ttl")
         row = await self._backend.row(statements.CREATE_WITH_TASK, *values, process, ttl)
         self._record_deadline(row["promise"])
         return reported(row, "promise", joined(promise=row["promise"], task=row["task"]))
@@ -64,7 +64,7 @@ class Promises:
             *values,
             _callback_id(callback, id, root),
             root,
-            fields.timeout(callback),
+            fields.instant(callback, "timeout"),
             fields.receiver(callback),
         )
         self._record_deadline(row["promise"])
@@ -118,7 +118,7 @@ class Promises:
         id, root = _awaited(call), fields.text(call.body, "rootPromiseId")
         _check_callback(call, call.body, id, root)
         callback = _callback_id(call.body, id, root)
-        place = fields.timeout(call.body), fields.receiver(call.body)
+        place = fields.instant(call.body, "timeout"), fields.receiver(call.body)
         row = await self._backend.row(statements.CALLBACK, callback, id, root, *place)
         return reported(row, "promise", joined(promise=row["promise"], callback=row["callback"]))
 
@@ -127,7 +127,7 @@ class Promises:
         id, name = _awaited(call), fields.text(call.body, "id")
         address = fields.receiver_address(call.body)
         call.check_token("promise.register_listener", awaited=id, awaiter=id, address=address)
-        place = fields.timeout(call.body), fields.receiver(call.body)
+        place = fields.instant(call.body, "timeout"), fields.receiver(call.body)
         row = await self._backend.row(statements.SUBSCRIBE, f"__notify:{id}:{name}", id, *place)
         return reported(row, "promise", joined(promise=row["promise"], callback=row["callback"]))
 
@@ -149,7 +149,7 @@ def _creation(call: Call, body: Body) -> tuple[Any, ...]:
     param = fields.object_of(body, "param", {})
     tags = as_json(fields.object_of(body, "tags", {}))
     id, key, strict = fields.text(body, "id"), call.idempotency_key, call.is_strict
-    return id, key, fields.data(param), fields.headers(param), fields.timeout(body), strict, tags
+    return id, key, fields.data(param), fields.headers(param), fields.instant(body, "timeout"), strict, tags
 
 
 def _check_callback(call: Call, callback: Body, id: str, root: str) -> None:

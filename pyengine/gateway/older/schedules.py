@@ -40,7 +40,7 @@ class Schedules:
             id,
             fields.text(body, "cron"),
             promise,
-            fields.integer(body, "promiseTimeout"),
+            fields.instant(body, "promiseTimeout"),
             fields.data(param),
             fields.headers(param),
             as_json(tags),

@@ -42,7 +42,7 @@ class Tasks:
         """Claim a task: the answer is its message, with links to its promises."""
         id, counter = fields.text(call.body, "id"), fields.counter(call.body)
         call.check_token("task.acquire", id=id)
-        process, ttl = fields.text(call.body, "processId"), fields.integer(call.body, "ttl")
+        process, ttl = fields.text(call.body, "processId"), fields.instant(call.body, "ttl")
         try:
             row = await self._backend.row(statements.CLAIM, id, counter, process, ttl)
         except Refused as refused:

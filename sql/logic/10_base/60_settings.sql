@@ -56,6 +56,21 @@ $$;
 comment on function durable._strict() is
   'True in the strict profile, which is the specifications; the other profile also allows what current SDKs need.';
 
+create or replace function durable._is_odd_setting(p_name text, p_value text)
+returns boolean language sql immutable parallel safe
+as $$
+  select case p_name
+    when 'hints' then p_value <> all (array['off', 'coalesce', 'commit'])
+    when 'conformance' then p_value <> all (array['compatible', 'strict'])
+    when 'unknown_workflow' then p_value <> all (array['refuse', 'queue'])
+    when 'logic_sha256' then false
+    when 'engine_version' then false
+    when 'debug_paused' then false
+    else p_value !~ '^[0-9]{1,10}$' end
+$$;
+comment on function durable._is_odd_setting(text, text) is
+  'Whether a setting has a value that set_setting would not have written: whoever reads it fails.';
+
 create or replace function durable.set_setting(name text, value text)
 returns text language plpgsql volatile
 as $$

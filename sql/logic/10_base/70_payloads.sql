@@ -12,6 +12,18 @@ $$;
 comment on function durable._json(text) is
   'Text as JSON where it is JSON, else as a JSON string: payloads of other codecs stay visible. So does JSON that is too deep for the server itself.';
 
+create or replace function durable._is_unreadable(p_text text)
+returns boolean language plpgsql immutable strict
+as $$
+begin
+  perform p_text::json;
+  return false;
+exception when invalid_text_representation or untranslatable_character then
+  return true;
+end
+$$;
+comment on function durable._is_unreadable(text) is 'True for a text that is no JSON.';
+
 create or replace function durable._is_deep(p_json jsonb)
 returns boolean language sql immutable parallel safe
 as $$

@@ -668,6 +668,20 @@ end
 $$;
 comment on function durable.task_continue(text) is 'Makes a halted task pending again. WF001, WF003.';
 
+create or replace function durable._invoke_headers(p_queue text, p_id text)
+returns jsonb language plpgsql stable
+as $$
+begin
+  if not starts_with(p_queue, 'http') then
+    return null;
+  end if;
+  return (select durable._recv_headers(durable._json(p.tags ->> 'resonate:invoke')) from durable._promises p
+          where p.id = p_id and durable._queue_of(p.target) = p_queue);
+end
+$$;
+comment on function durable._invoke_headers(text, text) is
+  'Headers that an http receiver in the tag resonate:invoke of the older API asks for, for a task that goes to its target; else null.';
+
 create or replace function durable.task_offer(p_queue text, p_limit integer default 100, p_pid text default null)
 returns table (id text, version integer, headers jsonb) language plpgsql volatile
 as $$
@@ -688,7 +702,7 @@ begin
   ), offered as (
     update durable._tasks t set retry_at = v_now + durable._setting_int('retry_offer_ms')
     from due d where t.id = any (array[d.id])
-    returning t.id, t.version, t.recv_headers, d.ord
+    returning t.id, t.version, coalesce(t.recv_headers, durable._invoke_headers(t.queue, t.id)) as recv_headers, d.ord
   )
   select o.id, o.version, o.recv_headers from offered o order by o.ord;
 end

@@ -198,6 +198,19 @@ $$;
 comment on function durable._try_lock_occurrence(durable._schedules, bigint) is
   'The lock on the id of one instant: of a promise that of its ancestors, of a run the one that a start takes. False while another session creates a run or promise above or below it.';
 
+create or replace function durable._is_evaluable(p_schedule durable._schedules)
+returns boolean language plpgsql stable
+as $$
+begin
+  perform durable._cron_next(p_schedule.cron, p_schedule.timezone, p_schedule.created_at);
+  return true;
+exception when sqlstate 'WF004' or datetime_field_overflow or invalid_parameter_value then
+  return false;
+end
+$$;
+comment on function durable._is_evaluable(durable._schedules) is
+  'False for a schedule whose cron expression is none, or whose time zone this server does not know (any more).';
+
 create or replace function durable._due_instants(p_schedule durable._schedules, p_now bigint, p_most integer)
 returns bigint[] language plpgsql volatile
 as $$

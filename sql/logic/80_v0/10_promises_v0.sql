@@ -3,11 +3,51 @@
 -- done now, 200 done before or nothing to do, 403, 404, 409), a word, and the promise in its older form. A malformed argument
 -- raises WF004, as everywhere. _v0: the version of the protocol before the first.
 
+create or replace function durable._target_v0(p_invoke text)
+returns text language sql immutable parallel safe
+as $$
+  select case when p_invoke like '{%' then coalesce(durable._canonical_recv(durable._json(p_invoke), false), p_invoke)
+              else p_invoke end
+$$;
+comment on function durable._target_v0(text) is
+  'The target that the tag resonate:invoke of the older API names: an address, or a receiver as JSON text.';
+
+create or replace function durable._tags_v0(p_id text, p_tags jsonb)
+returns jsonb language sql immutable parallel safe
+as $$
+  select case when jsonb_typeof(p_tags) <> 'object' then p_tags else
+    jsonb_strip_nulls(jsonb_build_object(
+      'resonate:target', durable._target_v0(p_tags ->> 'resonate:invoke'),
+      'resonate:timer', case when p_tags ->> 'resonate:timeout' = 'true' then 'true' end,
+      'resonate:origin', case when durable._within(p_id, p_tags ->> 'resonate:root') then p_tags -> 'resonate:root' end,
+      'resonate:v0:parent', case when x.is_astray then p_tags -> 'resonate:parent' end))
+    || case when x.is_astray then p_tags - 'resonate:parent' else p_tags end end
+  from (select not durable._within(p_id, p_tags ->> 'resonate:parent') and not p_tags ? 'resonate:origin' as is_astray) x
+$$;
+comment on function durable._tags_v0(text, jsonb) is
+  'Adds the present names of tags to the older ones: invoke is target, an address or a receiver as JSON text, timeout = true is timer = true, root is origin if the id begins with it, as an origin must. A present name that is given as well takes precedence. parent was a remark in the older API: one that the id does not begin with has a name of its own.';
+
+create or replace function durable._untagged_v0(p_tags jsonb)
+returns jsonb language sql immutable parallel safe
+as $$
+  select case when p_tags ?| array['resonate:invoke', 'resonate:timeout', 'resonate:root', 'resonate:v0:parent'] then
+    p_tags - 'resonate:v0:parent'
+      - case when p_tags ->> 'resonate:target' = durable._target_v0(p_tags ->> 'resonate:invoke') then 'resonate:target'
+             else '' end
+      - case when p_tags ->> 'resonate:timeout' = 'true' then 'resonate:timer' else '' end
+      - case when p_tags -> 'resonate:origin' = p_tags -> 'resonate:root' then 'resonate:origin' else '' end
+      || case when p_tags ? 'resonate:v0:parent' then jsonb_build_object('resonate:parent', p_tags -> 'resonate:v0:parent')
+              else '{}' end
+    else p_tags end
+$$;
+comment on function durable._untagged_v0(jsonb) is 'The tags of a promise without those that _tags_v0 has added: as a client of the older API gave them.';
+
 create or replace function durable._record_v0(p_record durable.promise_record, p_key_create text, p_key_complete text)
 returns jsonb language sql immutable
 as $$
   select jsonb_strip_nulls(jsonb_build_object(
-    'id', p_record.id, 'state', upper(p_record.state collate "C"), 'timeout', p_record.timeout_at, 'tags', p_record.tags,
+    'id', p_record.id, 'state', upper(p_record.state collate "C"), 'timeout', p_record.timeout_at,
+    'tags', durable._untagged_v0(p_record.tags),
     'param', jsonb_build_object('headers', p_record.param_headers, 'data', p_record.param_data),
     'value', jsonb_build_object('headers', p_record.value_headers, 'data', p_record.value_data),
     'idempotencyKeyForCreate', p_key_create, 'idempotencyKeyForComplete', p_key_complete,
@@ -136,23 +176,6 @@ end
 $$;
 comment on function durable._check_v0(text, text, jsonb, boolean) is
   'Checks the arguments that the newer operations do not have. WF004.';
-
-create or replace function durable._tags_v0(p_id text, p_tags jsonb)
-returns jsonb language sql immutable parallel safe
-as $$
-  select case when jsonb_typeof(p_tags) <> 'object' then p_tags else
-    jsonb_strip_nulls(jsonb_build_object(
-      'resonate:target', case when p_tags ->> 'resonate:invoke' like '{%'
-                              then coalesce(durable._canonical_recv(durable._json(p_tags ->> 'resonate:invoke'), false),
-                                            p_tags ->> 'resonate:invoke')
-                              else p_tags ->> 'resonate:invoke' end,
-      'resonate:timer', case when p_tags ->> 'resonate:timeout' = 'true' then 'true' end,
-      'resonate:origin', case when durable._within(p_id, p_tags ->> 'resonate:root') then p_tags -> 'resonate:root' end))
-    || p_tags
-  end
-$$;
-comment on function durable._tags_v0(text, jsonb) is
-  'Adds the present names of tags to the older ones: invoke is target, an address or a receiver as JSON text, timeout = true is timer = true, root is origin if the id begins with it, as an origin must. A present name that is given as well takes precedence.';
 
 create or replace function durable.promise_create_v0(
   p_id text, p_idempotency_key text, p_param_data text, p_param_headers jsonb, p_timeout_at bigint,

@@ -76,6 +76,8 @@ as $$
     ('I12 attempt_knows_where_to_resume', a.phase not in ('poll_adapter', 'integrate_ok', 'integrate_error')),
     ('I13 attempt_within_budget', a.failures > a.budget + 1),
     ('I18 exec_status_agrees_with_the_outcome', e.sub <> substr(a.phase, 11)),
+    ('attempt_outcome_is_in_its_promise', p.state = 'resolved' and a.exec_id is not null and durable._json(p.value_data)
+      @> jsonb_build_object('exec', encode(a.exec_id, 'hex'), 'dag', encode(a.outcome_dag, 'hex')) is not true),
     ('attempt_belongs_to_a_call', c.value_key is null or a.generation > c.generation),
     ('attempt_deadline_is_that_of_its_promise',
       p.id is not null and a.deadline is distinct from nullif(p.timeout_at, durable._never())),
@@ -207,7 +209,7 @@ as $$
     ('I16 pin_is_the_last_of_its_history', not exists (
       select from durable._pin_log l
       where l.scope = any (array[p.scope]) and l.node_id = any (array[p.node_id]) and l.version = any (array[p.version])
-        and l.exec_id = p.exec_id)),
+        and l.exec_id = p.exec_id and l.pinned_at = p.pinned_at)),
     ('pin_belongs_to_a_scope', i.kind is distinct from 'index')
   ) as v (law, broken)
   where v.broken

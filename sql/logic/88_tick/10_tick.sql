@@ -189,6 +189,19 @@ returns boolean language sql immutable parallel safe
 as $$ select false $$;
 comment on function durable._paused() is 'Whether time is moved by hand only; sql/debug replaces this function.';
 
+create or replace function durable._odd_schedules(p_now bigint)
+returns text language plpgsql stable
+as $$
+begin
+  return (
+    select 'schedules whose cron expression or time zone this server does not know are put off by an hour: '
+           || string_agg(s.id, ', ' order by s.id)
+    from durable._schedules s where s.next_run_at = p_now + 3600000 and not durable._is_evaluable(s));
+end
+$$;
+comment on function durable._odd_schedules(bigint) is
+  'The warning of a tick that could not evaluate schedules; null if it evaluated all that were due.';
+
 create or replace function durable._sweep_schedules(p_limit integer, p_now bigint)
 returns jsonb language plpgsql volatile
 as $$
@@ -204,7 +217,7 @@ begin
     return null;
   end if;
   return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', v_fired, 'next_due_ms', durable._due_in(p_now),
-                            'more', true, 'hints', to_jsonb(v_queues));
+                            'more', true, 'hints', to_jsonb(v_queues), 'warning', durable._odd_schedules(p_now));
 end
 $$;
 comment on function durable._sweep_schedules(integer, bigint) is

@@ -36,6 +36,10 @@ as $$
     ('well_formed_promise_target_is_nonempty', p.target = ''),
     ('failed_run_says_how_and_when', p.failure is distinct from durable._failure(p.head, p.state)
       or p.failed_at is distinct from case when p.failure is not null then to_timestamp(p.settled_at / 1000.0) end),
+    ('input_and_value_of_a_run_are_json', p.head is not null and durable._is_plain(p.param_headers)
+      and (durable._is_unreadable(p.param_data)
+           or (coalesce(p.value_headers, '{}') = '{}' and durable._is_unreadable(p.value_data)))),
+    ('failed_run_has_its_error', p.head is not null and p.state = 'rejected' and p.value_data is null),
     ('promise_external_if_targeted_or_timer', not p.external and (p.timer or p.target is not null))
   ) as v (law, broken)
   where v.broken
@@ -80,6 +84,7 @@ as $$
     ('consistent_settled_task_promise_settled', p.state = 'pending' and p.task_version is not null),
     ('T02 task_version_not_negative', p.task_version < 0 or t.version < 0),
     ('promise_head_is_its_own', p.head is not null and h.id is distinct from p.id),
+    ('promise_tenant_is_that_of_its_run', p.tenant <> coalesce(h.tenant, o.tenant)),
     ('run_of_a_client_is_a_call',
       p.head is not null and not durable._is_plain(p.param_headers) and durable._call_in(p.param_data) is null),
     ('promise_owner_exists', p.execution is not null and p.id is distinct from o.id || '.' || p.child),
@@ -143,6 +148,7 @@ as $$
       t.state = 'suspended' and p.state = 'pending' and p.timeout_at > c.now_ms and not w.is_called),
     ('suspended_with_consumed_callbacks', m.is_woken),
     ('well_formed_task_suspended_has_no_resumes', m.is_woken),
+    ('task_attempts_are_acquires', t.owner is null and t.attempt > greatest(t.version, 0)),
     ('task_deadline_is_promise_timeout', t.deadline <> p.timeout_at),
     ('task_releases_belong_together', num_nonnulls(nullif(t.releases, 0), t.released_by, t.released_until) not in (0, 3)),
     ('task_head_is_promise_head', t.execution is distinct from p.head),
@@ -265,7 +271,7 @@ begin
   return p_schedule.next_run_at = case when p_schedule.paused_at is not null then durable._never() else coalesce(
     durable._cron_next(p_schedule.cron, p_schedule.timezone,
                        greatest(p_schedule.created_at, p_schedule.last_run_at, p_schedule.begins_at)), durable._never()) end;
-exception when sqlstate 'WF004' or datetime_field_overflow then
+exception when sqlstate 'WF004' or datetime_field_overflow or invalid_parameter_value then
   return true;
 end
 $$;
@@ -293,6 +299,10 @@ as $$
       and (s.promise_tags ? 'resonate:target' or durable._in_its_tree(o.occurrence, s.promise_tags))
       and not exists (
         select from durable._promises a where a.id = any (durable._ancestors(o.occurrence)) and a.head is not null)),
+    ('schedule_can_create', s.promise_id = '' or jsonb_typeof(s.promise_tags -> 'resonate:target') is not null
+        and durable._canonical_address(s.promise_tags ->> 'resonate:target') is null
+      or s.workflow is not null and jsonb_typeof(durable._json(s.promise_param_data)) not in ('array', 'object')),
+    ('schedule_can_be_evaluated', not durable._is_evaluable(s)),
     ('S07 S08 schedule_next_run_follows_cron', not durable._follows_cron(s))
   ) as v (law, broken)
   where v.broken
@@ -336,6 +346,24 @@ as $$
 $$;
 comment on function durable._check_keys(text[], text[]) is 'The laws of the primary keys, also if a key was dropped.';
 
+create or replace function durable._strays_from(p_fork bigint, p_origin durable._executions, p_record durable._forks)
+returns boolean language plpgsql stable
+as $$
+begin
+  return exists (
+    select from durable._executions h
+    join durable._journal j on j.execution = h.execution and j.bucket = h.bucket and j.seq > 0 and j.ts < p_record.at
+         and j.child is not null and not p_record.replaced ? j.child::text
+    where h.execution = p_fork and not exists (
+      select from durable._journal o
+      where o.execution = p_origin.execution and o.bucket = p_origin.bucket and o.ts = j.ts and o.child = j.child
+        and o.type = j.type and o.seq < p_record.seq and o.name is not distinct from j.name
+        and o.attempt is not distinct from j.attempt and o.input_hash is not distinct from j.input_hash));
+end
+$$;
+comment on function durable._strays_from(bigint, durable._executions, durable._forks) is
+  'Whether a fork has a row about a call, older than itself, that its origin does not have before the position of the fork; values that were replaced excepted.';
+
 create or replace function durable._check_remains(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
@@ -354,13 +382,20 @@ as $$
     on h.tenant = any (array[r.tenant]) and h.workflow = any (array[r.workflow]) and h.key = any (array[r.key])
   where r.key is not null
   union all
-  select 'fork_has_its_run', f.id, format('made from %s', f.origin_id)
+  select v.law, f.id, format('made from %s, execution %s, at %s', f.origin_id, f.origin, f.seq)
   from span s
   cross join lateral (select x.* from durable._forks x where x.id >= s.first and x.id < s.beyond offset 0) f
   left join durable._promises p on p.id = any (array[f.id])
-  where p.head is null
+  left join durable._executions o on o.execution = any (array[f.origin])
+  cross join lateral (values
+    ('fork_has_its_run', p.head is null),
+    ('fork_names_its_origin', o.id <> f.origin_id),
+    ('fork_begins_within_its_origin', f.seq not between 0 and o.next_seq),
+    ('fork_copies_its_origin', o.id = f.origin_id and durable._strays_from(p.head, o, f))
+  ) as v (law, broken)
+  where v.broken
 $$;
-comment on function durable._check_remains(text[], text[]) is 'Laws of tombstones: a removed id or key has no rows.';
+comment on function durable._check_remains(text[], text[]) is 'Laws of tombstones, a removed id or key has no rows; and of forks, as far as their origin is kept.';
 
 create or replace function durable._check_progress(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -370,14 +405,15 @@ as $$
   cross join lateral (select x.* from durable._progress x where x.id >= s.first and x.id < s.beyond offset 0) g
   left join durable._promises p on p.id = any (array[g.id])
   left join lateral (
-    select null::text, g.execution, g.seq where g.seq is not null
+    select null::text, g.execution, g.seq, null where g.seq is not null
     union all
-    select k.key, (k.value ->> 0)::bigint, (k.value ->> 1)::integer from jsonb_each(g.named) k
-  ) as n (name, execution, seq) on true
+    select k.key, (k.value ->> 0)::bigint, (k.value ->> 1)::integer, k.value ->> 2 from jsonb_each(g.named) k
+  ) as n (name, execution, seq, value) on true
   left join durable._executions h on h.execution = any (array[n.execution])
   cross join lateral (values
     ('progress_is_of_a_task', p.target is null),
     ('progress_is_of_its_own_journal', h.id is distinct from case when n.execution <> 0 then g.id end),
+    ('progress_value_is_json', durable._is_unreadable(n.value)),
     ('progress_is_within_the_journal', n.seq < 0 or n.seq > h.next_seq)
   ) as v (law, broken)
   where v.broken
@@ -389,7 +425,9 @@ create or replace function durable._check_setup()
 returns table (law text, id text, detail text) language sql stable
 as $$
   select 'well_formed_config_retry_positive', s.name, s.value
-  from durable.settings s where s.name = 'retry_offer_ms' and s.value::bigint <= 0
+  from durable.settings s where s.name = 'retry_offer_ms' and s.value ~ '^-?0*[0-9]{1,15}$' and s.value::bigint <= 0
+  union all
+  select 'setting_is_of_its_kind', s.name, s.value from durable.settings s where durable._is_odd_setting(s.name, s.value)
   union all
   select 'store_schedule_ids_unique', s.id, count(*)::text from durable._schedules s group by s.id having count(*) > 1
   union all

@@ -15,6 +15,15 @@ $$;
 comment on function durable._follower(durable._executions) is
   'The next generation of a run that continued as new or was tried again, as the last row of this one names it.';
 
+create or replace function durable._is_fork(p_id text)
+returns boolean language plpgsql stable
+as $$
+begin
+  return exists (select from durable._forks f where f.id = p_id);
+end
+$$;
+comment on function durable._is_fork(text) is 'Whether a run began as a copy. In PL/pgSQL, so that it is looked up only where a law asks.';
+
 create or replace function durable._check_heads(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
 as $$
@@ -36,7 +45,13 @@ as $$
       and true = any (h.open_running)),
     ('problem_only_while_halted', h.problem is not null and t.state is distinct from 'halted' and p.state = 'pending'),
     ('cancelling_ends_by_itself', h.status = 'cancelling' and h.cancel_until is null and not h.written_by_client),
-    ('suspended_within_the_journal', h.suspend_seq > h.next_seq)
+    ('suspended_within_the_journal', h.suspend_seq > h.next_seq),
+    ('task_is_of_the_workflow_of_its_run', t.id is not null and case when h.written_by_client then t.workflow is not null
+      else t.workflow is distinct from h.workflow or t.workflow_version is distinct from h.workflow_version end),
+    ('problem_is_json', durable._is_unreadable(h.problem)),
+    ('halted_run_has_a_problem', t.state = 'halted' and h.problem is null and not h.written_by_client),
+    ('driven_run_was_acquired', coalesce(t.version, p.task_version) = 0 and p.head = h.execution
+      and (h.status = 'blocked' or h.open_steps <> '{}') and durable._is_fork(h.id) is not true)
   ) as v (law, broken)
   where v.broken
 $$;
@@ -74,12 +89,17 @@ as $$
   ) as v (law, broken)
   where v.broken
   union all
-  select 'INV-4 wait_is_the_last_of_the_journal', h.id, format('%s of %s, journal %s', h.wait_kind, h.waiting_on, l.data)
-  from (select j.execution, (array_agg(j.data order by j.seq desc))[1] as data
-        from unnest(p_rows) j where j.type = 'execution_awaiting' group by j.execution) l
+  select 'INV-4 wait_is_the_last_of_the_journal', h.id,
+         format('%s of %s, suspended at %s, journal %s', h.wait_kind, h.waiting_on, h.suspend_seq, l.data)
+  from (select distinct on (j.execution) j.execution, j.seq, j.data, j.before
+        from (select r.execution, r.seq, r.type, r.data, lag(r.type) over (partition by r.execution order by r.seq) as before
+              from unnest(p_rows) r) j
+        where j.type = 'execution_awaiting' order by j.execution, j.seq desc) l
   join durable._executions h on h.execution = any (array[l.execution]) and h.status = 'blocked'
   cross join lateral durable._json(l.data) g
   where g -> 'on' is distinct from to_jsonb(h.waiting_on) or g ->> 'kind' is distinct from h.wait_kind
+     -- attempts that the wait gave up stand between the suspend and the wait
+     or (h.suspend_seq <= l.seq and not h.written_by_client and l.before <> 'open_attempt_failed')
 $$;
 comment on function durable._check_run_waits(int8multirange, durable._journal_line[]) is
   'A blocked run waits for the children that its journal names and that are open, and each of them resumes it when it ends (INV-4, X-5): children, adopted promises, receives. A client that keeps its own journal may also wait for its own steps and for the next receipt.';
@@ -89,6 +109,8 @@ returns table (law text, id text, detail text) language sql stable
 as $$
   with fold as (
     select j.execution, j.bucket, sum(durable._width(j.type)) filter (where j.type is not null) as width, max(j.ts) as last_at,
+           max(j.ts) filter (where not durable._ends_run(j.type)) as before_end,
+           min(j.ts) filter (where j.seq = 0) as started_at,
            min(j.seq) as first, max(j.seq + durable._width(j.type)) as beyond,
            max(j.child) filter (where durable._allocates(j.type)) as last_child,
            min(j.child) filter (where durable._allocates(j.type)) as first_child,
@@ -110,12 +132,17 @@ as $$
   from fold f
   left join durable._executions h on h.execution = any (array[f.execution]) and h.bucket = f.bucket
   left join durable._executions b on b.execution = any (array[h.previous])
+  left join durable._promises p on p.id = any (array[h.id]) and p.head = h.execution
   cross join lateral (select cardinality(coalesce(f.children, '{}')) as count) c
   cross join lateral (values
     ('journal_row_has_a_head', h.execution is null),
     ('S-1 INV-2 seq_is_dense', f.first <> 0 or f.beyond <> f.width),
     ('C-4 next_seq_is_journal_length', h.next_seq <> coalesce(f.width, 0)),
     ('head_knows_when_its_journal_grew', h.last_at <> f.last_at),
+    ('run_settles_when_its_journal_ends', f.ends > 0 and (p.settled_at > f.last_at
+      or (p.settled_at < least(f.last_at, p.timeout_at - 1) and f.last_at > f.before_end))),
+    ('run_is_born_with_its_journal', h.previous is null and p.created_at <> f.started_at
+      and not (p.tags ? 'resonate:schedule' and p.created_at < f.started_at) and durable._is_fork(h.id) is not true),
     ('INV-4 status_agrees_with_journal', h.status <> coalesce(f.status, '')),
     ('X-1 started_once', f.starts > 1),
     ('S-2 INV-1 starts_with_started', h.execution is not null and f.start is distinct from 0),
@@ -138,7 +165,8 @@ create or replace function durable._check_rows(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   with row as (
-    select j.execution, j.seq, j.type, j.ts, lag(j.type) over w as before, lag(j.ts) over w as ts_before,
+    select j.execution, j.seq, j.type, j.ts, j.child, j.has_data, j.is_unreadable,
+           lag(j.type) over w as before, lag(j.ts) over w as ts_before,
            lag(j.seq + durable._width(j.type)) over w as expected, bool_or(j.type = 'cancel_requested') over w as requested,
            max(durable._status_at(j.seq, durable._status_after(j.type)))
              over (w rows between unbounded preceding and 1 preceding) as status_at
@@ -154,12 +182,16 @@ as $$
     ('S-5 cancelled_was_requested', r.type = 'execution_cancelled' and not r.requested),
     ('X-4 resumed_only_while_blocked', r.type = 'execution_resumed' and r.status <> 'blocked'),
     ('row_fits_the_status_before_it', r.before is not null and not durable._may_append(r.status, r.type, true)),
-    ('time_does_not_go_back', r.ts < r.ts_before)
+    ('time_does_not_go_back', r.ts < r.ts_before),
+    ('data_of_a_row_is_json', r.is_unreadable),
+    ('result_is_there',
+      not r.has_data and (durable._completes_step(r.type) or r.type in ('random_generated', 'time_recorded'))),
+    ('row_of_a_call_has_its_number', r.child is null and (durable._allocates(r.type) or durable._resolves(r.type)))
   ) as v (law, broken)
   where v.broken
 $$;
 comment on function durable._check_rows(durable._journal_line[]) is
-  'The shape of journals (S-4, S-5, X-4): a row covers as many sequence numbers as its type has events, the status before the row allows its type, and no row is older than the one before it.';
+  'The shape of journals (S-4, S-5, X-4): a row covers as many sequence numbers as its type has events, the status before the row allows its type, and no row is older than the one before it. What a replay needs is there and can be read; the values of children, promises and signals stand elsewhere.';
 
 create or replace function durable._ends_before_request(p_head durable._executions)
 returns table (child integer, seq integer, request integer) language plpgsql stable
@@ -223,6 +255,7 @@ as $$
            coalesce(bool_or(i.plans) over w, false) as planned,
            coalesce(max(i.attempt) filter (where i.starts) over w, 0) as started,
            lag(i.starts and not i.retries and not i.completes) over w as is_open, lag(i.retries) over w as is_due,
+           lag(i.name) over w as name_before,
            coalesce(bool_or(i.completes) over (w rows between unbounded preceding and 1 preceding), false) as completed
     from invoke i window w as (partition by i.execution, i.child order by i.seq)
   )
@@ -233,6 +266,7 @@ as $$
     ('SE-1 INV-5 started_was_scheduled', r.starts and not r.planned),
     ('SE-2 completed_was_started', r.completes and r.started = 0),
     ('SE-3 retried_attempt_was_started', r.retries and r.attempt > r.started),
+    ('X-3 attempts_are_of_one_step', durable._is_local(r.type) and r.name <> r.name_before),
     ('SE-4 nothing_after_the_completion', r.completed and (r.starts or r.retries or r.completes)),
     ('X-3 attempts_alternate', r.plans and r.before is not null
       or r.starts and not coalesce(case

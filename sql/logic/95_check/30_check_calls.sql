@@ -49,6 +49,9 @@ as $$
         from recorded r) x
   group by x.execution, x.name having sum(x.delivered) <> 0 or sum(x.received) <> 0
   union all
+  select 'payload_of_a_signal_is_json', k.execution::text, format('signal %s, delivery %s', k.name, k.delivery)
+  from stored k where durable._is_unreadable(k.data)
+  union all
   select 'signal_is_its_delivery', x.execution::text, format('signal %s, delivery %s', x.name, x.delivery)
   from (select k.execution, k.name, k.delivery, 1 as balance from stored k
         union all
@@ -156,7 +159,7 @@ create or replace function durable._recorded_children(p_rows durable._journal_li
 returns table (execution bigint, bucket integer, child integer, type durable.row_type, intents bigint,
                completed_by durable.row_type, resolvers bigint, local_ends bigint, attempts bigint, ended bigint, named bigint,
                name text, adopted text, has_data boolean, scheduled_at integer, fired bigint, fired_at integer,
-               fires_ts bigint, timer_data text, is_nobodys boolean, owner_ts bigint)
+               fires_ts bigint, timer_data text, is_nobodys boolean, run_name text, owner_ts bigint)
 language sql stable
 as $$
   select * from (
@@ -174,6 +177,7 @@ as $$
            min(j.ts) filter (where j.type = 'timer_fired'),
            max(j.data) filter (where j.type = 'timer_scheduled'),
            coalesce(bool_or(j.has_data) filter (where j.type = 'child_run_scheduled'), false),
+           max(j.name) filter (where j.type = 'child_run_scheduled'),
            max(max(j.ts)) over (partition by j.execution, j.bucket)
     from unnest(p_rows) j where j.type not in ('join_set_submitted', 'join_set_awaited')
     group by j.execution, j.bucket, j.child) as x (execution, bucket, child)
@@ -192,12 +196,14 @@ as $$
   left join durable._promises p on p.id = any (array[h.id || '.' || t.child]) and p.execution = h.execution
   left join durable._tasks k on k.id = any (array[case when p.state = 'pending' then p.id end])
   left join durable._promises f on f.id = any (array[t.name])
+  left join durable._executions c on c.execution = any (array[p.head])
   left join lateral (select c.awaited_id from durable._callbacks c
                      where c.awaiter_id = h.id and c.child = t.child and c.child >= 0 limit 1) w on t.adopted is not null
   cross join lateral (
     select h.status in ('running', 'blocked', 'cancelling') as live, t.adopted is not null and p.id is null as adopts,
            coalesce(durable._settles_child(t.completed_by), false) as is_done,
-           case when t.timer_data is not null then (durable._json(t.timer_data) ->> 'fire_at')::bigint end as fire_at) o
+           case when t.timer_data is not null then (durable._json(t.timer_data) ->> 'fire_at')::bigint end as fire_at,
+           case when t.timer_data is not null then (durable._json(t.timer_data) ->> 'duration')::bigint end as duration) o
   cross join lateral (values
     ('C-1 child_has_its_promise', t.type in ('child_run_scheduled', 'timer_scheduled') and p.id is null and h.id is not null
       and not t.is_nobodys),
@@ -218,7 +224,12 @@ as $$
     ('CF-1 fired_was_scheduled', coalesce(t.scheduled_at, t.fired_at + 1) > t.fired_at),
     ('X-2 timer_fired_once', t.fired > 1),
     ('timer_is_due_when_its_promise_is', t.type = 'timer_scheduled' and p.id is not null
-      and (o.fire_at is null or p.timeout_at <> greatest(o.fire_at, p.created_at + 1))),
+      and (o.fire_at is null or p.timeout_at <> greatest(o.fire_at, p.created_at + 1)
+           or (o.fire_at <> durable._later(p.created_at, o.duration) and not h.written_by_client))),
+    ('C-1 child_is_of_its_kind', p.id is not null and case t.type
+      when 'child_run_scheduled' then (p.head is null and p.state = 'pending') or c.workflow <> t.run_name
+      when 'promise_registered' then p.timer or (c.written_by_client is false and durable._is_plain(p.param_headers))
+      when 'timer_scheduled' then not p.timer end),
     ('timer_does_not_fire_early', t.fires_ts < p.settled_at),
     ('R13 adopted_promise_is_awaited',
       o.adopts and not o.is_done and o.live and w.awaited_id is distinct from t.adopted and t.completed_by is null)
@@ -269,12 +280,15 @@ create or replace function durable._check_adoptions(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
 as $$
   select 'R13 adopted_promise_has_its_row', h.id, format('%s as child %s', k.awaited_id, k.child)
-  from durable._heads_within(p_runs) h
+  from (
+    select h, k.child, k.awaited_id from durable._heads_within(p_runs) h
+    cross join lateral (
+      select c.child, c.awaited_id from durable._callbacks c where c.awaiter_id = h.id and c.child >= 0 offset 0) k
+    offset 0) k
+  cross join lateral (select (k.h).*) h
   join durable._promises p on p.id = any (array[h.id]) and p.head = h.execution
-  cross join lateral (
-    select c.child, c.awaited_id from durable._callbacks c where c.awaiter_id = h.id and c.child >= 0 offset 0) k
   left join durable._promises o on o.id = any (array[h.id || '.' || k.child])
-  where o.id is not null or not durable._is_adopted(h, k.child, k.awaited_id)
+  where o.id is not null or not durable._is_adopted(k.h, k.child, k.awaited_id)
 $$;
 comment on function durable._check_adoptions(int8multirange) is
   'A run with a callback as an adopter has an open adoption of that promise in its journal (R13).';

@@ -1,11 +1,13 @@
 -- The health of a database: conditions that no law can report, because all rows are still right.
 
 create or replace view durable._snapshots as
-select a.pid, coalesce(nullif(a.application_name, ''), a.backend_type) as name, a.usename::text as role, a.state,
+select a.pid, coalesce(nullif(a.application_name, ''), a.backend_type, 'a session') as name, a.usename::text as role,
+       case when a.backend_type is null then 'blind: its state and since when are not to be seen' else a.state end as state,
        age(a.backend_xmin) as transactions, (extract(epoch from a.xact_start) * 1000)::bigint as since
 from pg_catalog.pg_stat_activity a
-where a.backend_xmin is not null and a.pid <> pg_backend_pid() and a.backend_type <> 'autovacuum worker'
-  and (a.datname = current_database() or a.backend_type = 'walsender')
+-- of sessions of other roles the type is hidden, and the user is not; an autovacuum worker has none
+where a.backend_xmin is not null and a.pid <> pg_backend_pid() and a.usesysid is not null
+  and (a.datname = current_database() or a.datname is null)
 union all
 select null, 'the prepared transaction ' || x.gid, x.owner::text, 'prepared', age(x.transaction),
        (extract(epoch from x.prepared) * 1000)::bigint
@@ -14,7 +16,7 @@ union all
 select s.active_pid, 'the replication slot ' || s.slot_name, null, null, age(s.xmin), null
 from pg_catalog.pg_replication_slots s where s.xmin is not null;
 comment on view durable._snapshots is
-  'Sessions with an old snapshot of this database, which prevents the removal of dead rows: its age in transactions, and its instant if that is known.';
+  'Sessions with an old snapshot of this database, which prevents the removal of dead rows: its age in transactions, and its instant if that is known. A role without pg_read_all_stats is blind to the state of sessions of other roles, not to their snapshots.';
 
 create or replace function durable._ago(p_ms bigint)
 returns text language sql immutable parallel safe
@@ -73,6 +75,26 @@ select 'live tables', b.name is null,
        'Reading live work reads all of it. As the owner, in a quiet moment: vacuum (truncate) durable.' || coalesce(b.name, '_tasks')
 from (select 1) x left join lateral durable._bloated(67108864) b on true
 union all
+select 'clock', x.ahead <= 1000,
+       case when x.ahead <= 1000 then 'not behind what was written'
+         else format('set back: something was written %s ahead of it', durable._ago(x.ahead)) end,
+       'Whatever waits for an instant waits longer, by as much. Nothing else is to be done, unless the clock is wrong now.'
+from clock c
+cross join lateral (
+  select coalesce(greatest(
+    (select max(w.seen_at) from durable._workers w),
+    (select h.last_at from durable._executions h order by h.execution desc limit 1)) - c.now, 0) as ahead) x
+union all
+select 'settings', s.odd is null, coalesce('unreadable: ' || s.odd, 'all of their kind'),
+       'select durable.set_setting(name, value); functions that read it fail.'
+from (select string_agg(format('%s = %L', x.name, x.value), ', ' order by x.name) as odd
+      from durable.settings x where durable._is_odd_setting(x.name, x.value)) s
+union all
+select 'schedules', s.odd is null, coalesce('not to be evaluated: ' || s.odd, 'all can be evaluated'),
+       'Their cron expression or time zone is unknown to this server: they are tried again each hour. durable.schedule(...) mends one.'
+from (select string_agg(x.id, ', ' order by x.id) as odd
+      from durable._schedules x where x.paused_at is null and not durable._is_evaluable(x)) s
+union all
 select 'due work', coalesce(d.at >= c.now - 60000, true),
        case when d.at is null then 'nothing waits' else format('the oldest was due %s ago', durable._ago(c.now - d.at)) end,
        'select durable.tick(); tells why it is not done. A transaction that holds its run may be in the way.'
@@ -99,7 +121,7 @@ left join lateral (
   select w.id, coalesce(w.ticked_at, w.started_at)::bigint as last from durable._workers w
   where w.seen_at > c.now - 120000 order by 2 limit 1) t on true;
 comment on view durable.health is
-  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; tables of live work that a backlog has left large (over 64 MB and two pages a row); work that has been due for a minute; the worker that has not ticked for the longest time.';
+  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the clock, if it was set back; settings and schedules that cannot be read; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; tables of live work that a backlog has left large (over 64 MB and two pages a row); work that has been due for a minute; the worker that has not ticked for the longest time.';
 comment on column durable.health.subject is 'The question.';
 comment on column durable.health.ok is 'Whether all is well with it.';
 comment on column durable.health.detail is 'The finding.';

@@ -146,7 +146,7 @@ begin
       address := p_members[v_queue.places[v_place]];
       id := v_task.id;
       version := v_task.version;
-      headers := v_task.recv_headers;
+      headers := coalesce(v_task.recv_headers, durable._invoke_headers(v_task.queue, v_task.id));
       return next;
     end loop;
   end loop;
