@@ -352,7 +352,8 @@ class Wanderer(Story):
         child, rng = self.number(), self.rng
         name = f"s{rng.randrange(2)}"
         plain = [timer(child, rng.choice([1, 500, 10**6])), promise(child), promise(child, 700)]
-        plain += [run(child, queue=KIDS), run(child, queue=KIDS, abandon=True), intent(child)]
+        plain += [run(child, queue=KIDS), run(child, queue=KIDS, abandon=True)]
+        plain += [intent(child, name=f"step{child % 3}")]
         plain += [captured(child), captured(child, "3", kind="time")]
         plain += [join_set(child), receive(child, name), adopt(child, f"{self.id}-{child}")]
         command = rng.choice(plain)
