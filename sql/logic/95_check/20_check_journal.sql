@@ -191,7 +191,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_rows(durable._journal_line[]) is
-  'The shape of journals (S-4, S-5, X-4): a row covers as many sequence numbers as its type has events, the status before the row allows its type, and no row is older than the one before it. What a replay needs is there and can be read; the values of children, promises and signals stand elsewhere.';
+  'The shape of journals (S-4, S-5, X-4): a row covers as many sequence numbers as its type has events, the status before the row allows its type, and no row is older than the one before it. All that a replay needs is there and can be read; the values of children, promises and signals stand elsewhere.';
 
 create or replace function durable._ends_before_request(p_head durable._executions)
 returns table (child integer, seq integer, request integer) language plpgsql stable

@@ -78,7 +78,7 @@ union all
 select 'clock', x.ahead <= 1000,
        case when x.ahead <= 1000 then 'not behind what was written'
          else format('set back: something was written %s ahead of it', durable._ago(x.ahead)) end,
-       'Whatever waits for an instant waits longer, by as much. Nothing else is to be done, unless the clock is wrong now.'
+       'All that waits for an instant waits longer, by as much. Nothing else is to be done, unless the clock is wrong now.'
 from clock c
 cross join lateral (
   select coalesce(greatest(
