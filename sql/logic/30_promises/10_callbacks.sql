@@ -93,12 +93,15 @@ comment on function durable._is_there(durable._workers, bigint) is
   'True if a worker is there now, as far as its presence lock or its last sign of life tells.';
 
 create or replace function durable._prefer_until(p_preference text, p_now bigint)
-returns bigint language plpgsql volatile
+returns bigint language plpgsql stable
 as $$
 begin
+  -- called for each resumed run, so it asks for no lock: that a worker is gone is known to the next tick
   return (select p_now + durable._setting_int(case when w.keeps then 'lease_ttl_ms' else 'prefer_ms' end)
           from durable._workers w
-          where w.id = p_preference and case when w.keeps then durable._is_there(w, p_now) else w.present end);
+          where w.id = p_preference
+            and (w.present or (w.keeps and w.seen_at > p_now - 2 * durable._setting_int('lease_ttl_ms')))
+            and (not w.keeps or w.missing_at is null));
 end
 $$;
 comment on function durable._prefer_until(text, bigint) is

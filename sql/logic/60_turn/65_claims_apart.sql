@@ -18,7 +18,8 @@ begin
   select c.tasks -> 0 into task
   from durable._claim(array[p_id], p_owned, p_worker, p_ttl_ms, p_warm, p_codes, p_digests, p_now) c;
 -- all that a value, its rows, or a limit may raise, and what somebody's code in the way may
-exception when data_exception or integrity_constraint_violation or program_limit_exceeded or internal_error or sqlstate 'WF000'
+exception when data_exception or integrity_constraint_violation or program_limit_exceeded or internal_error
+               or sqlstate 'WF001' or sqlstate 'WF004' or sqlstate 'WF006' or sqlstate 'WF008'
                or insufficient_resources or system_error or query_canceled or plpgsql_error
                or syntax_error_or_access_rule_violation then
   task := null;
