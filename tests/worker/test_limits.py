@@ -17,7 +17,7 @@ import pytest
 from pyengine import App
 from pyengine.database.connection import Database, ReconnectingConnection, mapped
 from pyengine.definitions.current_run import RunInfo
-from pyengine.errors import Conflict, PayloadTooLarge, RunFailed
+from pyengine.errors import PayloadTooLarge, RunFailed
 from pyengine.protocol.commands import Captured, Complete, RunChild, StepOutcome, Suspend
 from pyengine.protocol.turn import Answer, RunReport, encode_reports
 from pyengine.replay.machine import Replay
@@ -280,42 +280,26 @@ def test_a_batch_that_times_out_twice_is_halved(
     assert caplog.records
 
 
-def test_a_claim_that_is_refused_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit into one answer together is claimed in portions."""
-    wants: list[int] = []
-
-    async def once(bundles: list[RunReport], want: int, **rest: object) -> str:
-        wants.append(want)
-        if want > 2 and len(wants) < 10:
-            raise Conflict("invalid memory alloc request size")
-        return "answer"
-
-    async def no_pause(delay_s: float) -> None:
-        pass
-
-    monkeypatch.setattr("pyengine.clock.sleep", no_pause)
-    answers: list[Any] = asyncio.run(turns_of(monkeypatch, once).send([], 15))
-    assert answers == ["answer"] and wants == [15, 8, 4, 2]
-
-
 @pytest.mark.parametrize("want", [5, 0])
 def test_a_run_is_not_blamed_for_what_was_to_be_claimed(want: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bundle that is refused beside a claim, if only of what it woke, is sent without it before its run is
-    halted.
+    halted; then the claim is made by itself.
     """
     sent: list[tuple[int, int]] = []
     cause = asyncpg.ProgramLimitExceededError("string buffer exceeds maximum allowed length")
 
     async def once(bundles: list[RunReport], asked: int, **rest: object) -> str:
         sent.append((len(bundles), asked))
-        if asked >= 0:
+        if bundles and asked >= 0:
             raise mapped(cause, "there") from cause
-        return "answer"
+        return Answer(0, None, [], [], [], False, None)
 
     rejected: list[Event] = []
     turns = turns_of(monkeypatch, once, rejected.append)
     answers: list[Any] = asyncio.run(turns.send([RunReport(1, "1", 1, 0)], want))
-    assert (answers, sent, rejected) == (["answer"], [(1, want), (1, -1)], [])
+    claims = [(0, want)] if want else []
+    assert (sent, rejected) == ([(1, want), (1, -1), *claims], [])
+    assert len(answers) == 1 + len(claims)
 
 
 def test_slots_are_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
