@@ -36,7 +36,8 @@ def test_check_names_a_broken_law(at_database: Any, conn: psycopg.Connection[Any
     start(conn, "a", "b", "c")
     conn.execute("delete from durable._tasks where id in ('a', 'b')")
     conn.execute(
-        "with head as (update durable._executions h set last_at = 1 where h.id = 'b' returning h.execution)"
+        "with promise as (update durable._promises set created_at = 1 where id = 'b'),"
+        " head as (update durable._executions h set last_at = 1 where h.id = 'b' returning h.execution)"
         " update durable._journal j set ts = 1 from head h where h.execution = j.execution"
     )
     answer = at_database("check")

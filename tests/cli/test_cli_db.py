@@ -74,6 +74,8 @@ def test_purge_removes_and_reports(at_database: Any, conn: psycopg.Connection[An
         )
     conn.execute("insert into orders values ('kept')")
     conn.execute("update durable._promises set created_at = 1, settled_at = 2")
+    conn.execute("update durable._executions set last_at = 2")
+    conn.execute("update durable._journal set ts = 1 + seq")
     assert at_database("db", "purge", "--older-than", "1 month").code == 2
     assert at_database("db", "purge", "--older-than", "36500d", "--json").document["runs"] == 0
     shown = at_database("db", "purge", "--older-than", "1d").out

@@ -307,7 +307,7 @@ LAWS: dict[str, Break] = {
         also="C-2 status_is_the_verdict",
     ),
     "schedule_can_create": Break(S.format("""promise_tags = '{"resonate:target": "a b"}'""")),
-    "input_and_value_of_a_run_are_json": Break(P.format("value_data = 'torn'", "e")),
+    "input_of_a_run_is_json": Break(P.format("param_data = 'torn'", "e")),
     "progress_value_is_json": Break(PROGRESS.format("r", "(select head from r)", 0).replace("'1'", "'torn'")),
     "fork_names_its_origin": Break(f"{FORKED}; update durable._forks set origin_id = 'b'"),
     "fork_begins_within_its_origin": Break(f"{FORKED}; update durable._forks set seq = 1000"),

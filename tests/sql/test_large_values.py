@@ -170,7 +170,8 @@ def test_random_values_are_read_as_they_were_written(conn: Connection, clock: Cl
         SUB,
         SUB + "f" + SUB + "00" * 32,
         SUB + "t" + "x" * 2000,
-        "x" + SUB * 3,
+        # a worker of ours writes no such text
+        pytest.param("x" + SUB * 3, marks=pytest.mark.unlawful),
         "not JSON " * 500,
         '{"broken": ' + "1" * 2000,
         "\x01\x1a" * 1000,

@@ -160,7 +160,7 @@ def test_a_task_whose_leases_are_lost_for_ever_goes_on(conn: Connection, clock: 
     """However often its clients were lost: it is acquired again, and so is all that is acquired with it."""
     for id_ in ("a", "b"):
         ask(conn, create(id_, target="g"))
-    conn.execute("update durable._tasks set attempt = 32766, crashes = 32766 where id = 'a'")
+    conn.execute("update durable._tasks set attempt = 32766, crashes = 32766, version = 32766 where id = 'a'")
     both = "select count(*) from durable._acquire(array['a', 'b'], 'p', 1000, durable._now_ms())"
     for _ in range(3):
         assert ask(conn, (both, ())) == (2,)

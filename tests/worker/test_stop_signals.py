@@ -206,7 +206,7 @@ def test_a_start_that_waits_is_given_up(what: str, serve: Serve, tmp_path: Path)
     assert (code, "main thread is here" in log) == (0, "blocks" in what)
 
 
-COMMAND = "os.execl(sys.executable, 'python', '-m', 'pyengine', "
+COMMAND = "os.execl(sys.executable, sys.executable, '-m', 'pyengine', "
 AT_A_COPY = {
     "worker": "app.serve()",
     "adapter worker": COMMAND + "'adapter', 'worker', '--adapter', 'a=/bin/true')",
