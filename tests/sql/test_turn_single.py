@@ -421,7 +421,9 @@ def test_nothing_is_locked_before_what_comes_first(dsn: str) -> None:
 NO_JSON = pytest.param("", marks=pytest.mark.unlawful)
 
 
-@pytest.mark.parametrize("value", ['"x"', "1", "null", '"\\u001a"', "\x1a", "\x1at1", "\x1af", '"é"', NO_JSON])
+@pytest.mark.parametrize(
+    "value", ['"x"', "1", "null", '"\\u001a"', "\x1a", "\x1at1", "\x1af", '"é"', NO_JSON]
+)
 def test_a_value_comes_through_as_it_is(conn: Connection, clock: Clock, value: str) -> None:
     """Also one that begins with the mark of references."""
     held = begin_run(conn, "r")

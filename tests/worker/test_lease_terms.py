@@ -124,7 +124,9 @@ def test_a_worker_that_was_frozen_begins_nothing_of_others(
         first.send_signal(signal.SIGCONT)
         stop(first)
     own = [line for line in notes() if line.startswith(f"{first.pid} ")]
-    assert own == [*before, f"{first.pid} probe"]
+    assert own[: len(before)] == before and own[-1] == f"{first.pid} probe"
+    # a body may have begun before the stop, and write after it
+    assert len(own) - len(before) <= 2
 
 
 def test_a_turn_without_an_answer_renews_nothing(
