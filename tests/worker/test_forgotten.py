@@ -42,8 +42,8 @@ def fast_leases(conn: Connection) -> None:
 
 
 async def until(conn: Connection, query: str, answer: list[tuple[object, ...]]) -> None:
-    """Wait until a query answers this."""
-    async with asyncio.timeout(30):
+    """Wait until a query answers this; a declaration that has been in vain ten times is made each 30 s."""
+    async with asyncio.timeout(100):
         while conn.execute(query).fetchall() != answer:
             await asyncio.sleep(0.02)
 

@@ -20,7 +20,7 @@ app = App()
 Bank = psycopg.Connection[Any]
 ASLEEP = (
     "select pid from pg_stat_activity where datname = current_database() and state = 'active' "
-    "and query like '%%pg_sleep%%' and pid <> pg_backend_pid()"
+    "and wait_event = 'PgSleep' and query like '%%pg_sleep%%' and pid <> pg_backend_pid()"
 )
 
 
