@@ -60,8 +60,12 @@ def test_another_module_is_named(
     shown = []
 
     async def main() -> None:
-        async with first.worker(), second.worker():
+        async with first.worker() as one, second.worker() as other:
             shown.append(conn.execute("select name, places from durable.workflows").fetchall())
+            # a hello that is under way would come after the goodbye
+            for heartbeat in (one._heartbeat, other._heartbeat):
+                while heartbeat is None or heartbeat._again or heartbeat.present != one.database.hints:
+                    await asyncio.sleep(0.01)
 
     asyncio.run(main())
     assert warnings(caplog) == [
