@@ -1,6 +1,6 @@
 """Law: the SQL sources keep the rules of the house, each of which has a test here that it can be broken.
 
-The text is judged by pyengine/admin/lint.py; what needs types and a catalogue (comments on every object,
+The text is judged by tests/style/lint; what needs types and a catalogue (comments on every object,
 the pinned search_path, generated names) is asked of a live database; pglast gives PostgreSQL's own opinion
 of the grammar.
 """
@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from pyengine.admin.lint import RULES, findings_in, lint
 from pyengine.sources import Sources, found
+from tests.style.lint.__main__ import RULES, findings_in, lint
 from tests.support.tree import schema
 
 Connection = psycopg.Connection[TupleRow]

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import pytest
 
-from pyengine.admin import inventory
+from tests.style.lint import inventory
 from tests.style.test_rooms import ROOMS
 from tests.support.tree import ROOT, Module, files, modules, schema
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from pyengine.admin import inventory
-from pyengine.admin.inventory import Inventory
 from pyengine.sources import found
+from tests.style.lint import inventory
+from tests.style.lint.inventory import Inventory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LEFT_BEHIND = {"__pycache__", "build", "dist", "site", "venv", "htmlcov", "node_modules"}
@@ -43,7 +43,7 @@ class Module:
 
     @property
     def dotted(self) -> str:
-        """``pyengine/admin/lint.py`` -> ``pyengine.admin.lint``."""
+        """``pyengine/admin/migrate.py`` -> ``pyengine.admin.migrate``."""
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 

@@ -1,8 +1,8 @@
 """The style rules of the SQL sources that can be checked in their text.
 
-    python -m pyengine.admin.lint          prints file:line: [rule] message; exit code 1 if any
+    python -m tests.style.lint          prints file:line: [rule] message; exit code 1 if any
 
-Lives here: running the rules of ``lint_shape`` and ``lint_places``. May not: rewrite SQL, connect, know
+Lives here: running the rules of ``shape`` and ``places``. May not: rewrite SQL, connect, know
 PostgreSQL's types (``tests/style`` checks those in a live catalogue). Each rule has a test with a source that
 breaks it. Design: PL/pgSQL checks no name when a function is created, and readers overlook violations of
 "only this file does that". So these are rules about tokens. A rule yields (statement, line, message); its
@@ -15,13 +15,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyengine.admin import lint_places, lint_shape
-from pyengine.admin.inventory import Inventory, read
 from pyengine.sources import Sources, found
+from tests.style.lint import places, shape
+from tests.style.lint.inventory import Inventory, read
 
 __all__ = ["RULES", "Finding", "findings_in", "lint", "main"]
 
-RULES = {**lint_shape.RULES, **lint_places.RULES}
+RULES = {**shape.RULES, **places.RULES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

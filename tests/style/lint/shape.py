@@ -1,7 +1,7 @@
 """House rules about the shape of the SQL sources: statements, headers, names, lengths, comments.
 
 Lives here: what one object at a time must look like. May not: say which file may do what (that is
-``lint_places``).
+``places``).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyengine.admin.inventory import CLAUSES, Found, Inventory, Routine, Rule, Statement, Tokens, at, split
 from pyengine.sources import SCHEMA
+from tests.style.lint.inventory import CLAUSES, Found, Inventory, Routine, Rule, Statement, Tokens, at, split
 
 __all__ = ["RULES"]
 
