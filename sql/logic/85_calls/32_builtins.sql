@@ -1,5 +1,5 @@
 -- Builtins: functions over lists, sets and maps that run where they are called and are recorded as execs like any call. They see
--- the ids of parts and never their bytes, because equal values have equal ids. pyengine/calls/builtins.py does the same.
+-- the ids of parts and never their bytes, because equal values have equal ids.
 
 create or replace function durable._builtin_signature(p_name text)
 returns text[] language sql immutable parallel safe
