@@ -21,6 +21,7 @@ from tests.support.verbs import (
     promise_of,
     receive,
     refuse,
+    release,
     report,
     send,
     settle,
@@ -141,6 +142,42 @@ def test_halted_without_its_code_and_offered_when_it_is_back(conn: Connection, c
     [held] = claims(conn, "N2", NEW)
     assert take_turn(conn, "N2", report(held, end=complete()), digest=NEW).of(held) == ("ok", "done")
     assert ask(conn, ("select count(*) from durable._code_waits", ())) == (0,)
+
+
+@pytest.mark.parametrize("stands", ["in a queue that nobody with its code serves", "cancelled", "resumed"])
+def test_the_first_of_many_does_not_hold_up_the_others(conn: Connection, clock: Clock, stands: str) -> None:
+    """What cannot be offered takes no place among those that a tick offers."""
+    hello(conn, "N", NEW)
+    for id_ in ("a", "b"):
+        queue = "lonely" if id_ == "a" and stands.startswith("in") else "default"
+        ask(conn, start(id_, queue=queue))
+        [held] = take_turn(conn, "N", want=10, digest=NEW, queues=[queue]).tasks
+        take_turn(conn, "N", report(held, commands=[captured(0)], end=release()), digest=NEW)
+        [held] = take_turn(conn, "O", want=10, digest=OLD, queues=[queue]).tasks
+        bye(conn, "N")
+        assert take_turn(conn, "O", report(held, end=halt(MISFIT)), digest=OLD).of(held)[1] == "halted"
+        hello(conn, "N", NEW)
+    if stands == "cancelled":
+        ask(conn, ("select durable._settle_promise('a', 'resolved', null, '1')", ()))
+    elif stands == "resumed":
+        conn.execute("create table kept as select * from durable._code_waits where id = 'a'")
+        ask(conn, ("select durable.resume('a')", ()))
+        conn.execute("insert into durable._code_waits select * from kept")
+    for _ in range(2):
+        tick(conn, limit=1)
+    assert task_of(conn, "b")[0] == "pending"
+    left = [] if stands in ("cancelled", "resumed") else [("a",)]
+    assert conn.execute("select id from durable._code_waits").fetchall() == left
+
+
+def test_waits_for_the_code_that_wrote_last(conn: Connection, clock: Clock) -> None:
+    """A row that is left of an earlier wait does not say for which code the run waits now."""
+    written_by_new(conn)
+    conn.execute("insert into durable._code_waits values ('r', 'w', '1', decode(%s, 'hex'))", (THIRD,))
+    hello(conn, "O", OLD)
+    assert misfit(conn, "O", OLD) == "halted"
+    hello(conn, "N2", NEW)
+    assert tick(conn)["hints"] == ["default"]
 
 
 @pytest.mark.parametrize("why_not", ["gone", "silent", "other queue", "other version"])

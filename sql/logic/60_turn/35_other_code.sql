@@ -61,7 +61,7 @@ begin
   select h.id, h.workflow, h.workflow_version, h.digest
   from durable._tasks t join durable._executions h on h.execution = any (array[t.execution])
   where t.id = any (p_ids)
-  on conflict on constraint code_waits_pk do nothing;
+  on conflict on constraint code_waits_pk do update set digest = excluded.digest;
 end
 $$;
 comment on function durable._wait_for_code(text[]) is
@@ -151,6 +151,7 @@ as $$
 declare
   v_waiting text[];
   v_ids text[];
+  v_missed bigint[];
   v_workers text[];
 begin
   queues := '{}'; locked := '{}';
@@ -159,27 +160,32 @@ begin
   end if;
   v_waiting := array(
     select c.id
-    from (select distinct x.name, x.version, decode(x.digest, 'hex') as digest
+    from (select distinct x.name, x.version, decode(x.digest, 'hex') as digest, w.queues
           from durable._workers w cross join lateral unnest(w.workflows, w.versions, w.digests) as x (name, version, digest)
           where w.missing_at is null) f
     join durable._code_waits c
       on c.workflow = any (array[f.name]) and c.workflow_version = any (array[f.version]) and c.digest = any (array[f.digest])
+    left join durable._tasks t on t.id = any (array[c.id])
+    where t.state is distinct from 'halted' or t.queue = any (f.queues)
     limit p_limit);
   v_ids := durable._try_lock_code_waits(v_waiting);
   v_ids := array(select unnest(v_ids) except select unnest(durable._try_lock_tasks(v_ids, false)));
-  locked := durable._locked_ids(
-    array(select unnest(v_waiting) except select unnest(v_ids)),
-    durable._try_lock_heads(array(select t.execution from durable._tasks t where t.id = any (v_ids))));
+  v_missed := durable._try_lock_heads(array(select t.execution from durable._tasks t where t.id = any (v_ids)));
+  locked := durable._locked_ids(array(select unnest(v_waiting) except select unnest(v_ids)), v_missed);
+  -- a run that has ended or gone on waits for nothing, and such rows would be the first ones each time
+  delete from durable._code_waits c
+  where c.id = any (v_ids)
+    and not exists (select from durable._tasks t where t.id = any (array[c.id]) and t.state is not distinct from 'halted');
   select coalesce(array_agg(t.id), '{}'), coalesce(array_agg(w.worker), '{}') into v_ids, v_workers
   from durable._code_waits c
   join durable._tasks t on t.id = any (array[c.id])
   cross join lateral (
     select durable._worker_with_code(t.queue, c.workflow, c.workflow_version, c.digest, p_now) offset 0) as w (worker)
-  where c.id = any (v_ids) and c.id <> all (locked) and t.state = 'halted' and w.worker is not null;
+  where c.id = any (v_ids) and t.execution <> all (v_missed) and w.worker is not null;
   perform durable._continue_tasks(v_ids, p_now);
   perform durable._reserve(v_ids, v_workers, p_now);
   queues := array(select distinct t.queue from durable._tasks t where t.id = any (v_ids));
 end
 $$;
 comment on function durable._offer_to_their_code(bigint, integer) is
-  'Lets halted runs go on whose code a worker has now. queues: those that got ready tasks; locked: runs that other sessions have locked. Most ticks find no such run, and read nothing else.';
+  'Lets halted runs go on whose code a worker of their queue has now. queues: those that got ready tasks; locked: runs that other sessions have locked. Most ticks find no such run, and read nothing else.';
