@@ -497,6 +497,29 @@ def test_a_second_suspect_comes_after_a_second(conn: Connection, clock: Clock) -
     assert [one.id for one in take_turn(conn, "V", want=50).tasks] == ["r2"]
 
 
+def test_suspects_hide_no_other_run(conn: Connection, clock: Clock) -> None:
+    """However many stand before it, a run that is no suspect is claimed beside the one that is."""
+    for number in range(9):
+        ask(conn, start(f"r{number}"))
+    take_turn(conn, "W", want=50)
+    _lost_together(conn, clock)
+    clock.advance(1)
+    ask(conn, start("young"))
+    assert [one.id for one in take_turn(conn, "V", want=1).tasks] == ["r0"]
+    assert [one.id for one in take_turn(conn, "V", want=1).tasks] == ["young"]
+
+
+def test_no_other_run_hides_a_suspect(conn: Connection, clock: Clock) -> None:
+    """It is claimed although others stand before it each time, and they are claimed at once after it."""
+    ask(conn, start("r0"))
+    take_turn(conn, "W", want=50)
+    _lost_together(conn, clock)
+    for number in range(2):
+        ask(conn, start(f"first{number}", priority=-1))
+    assert [one.id for one in take_turn(conn, "V", want=50).tasks] == ["r0"]
+    assert [one.id for one in take_turn(conn, "V", want=50).tasks] == ["first0", "first1"]
+
+
 def test_a_word_clears_a_suspect(conn: Connection, clock: Clock) -> None:
     """After its first outcome a run is as any other: a loss beside a new one counts for the new one."""
     for number in range(2):

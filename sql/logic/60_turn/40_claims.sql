@@ -56,8 +56,8 @@ comment on function durable._first_row(bigint, integer) is
   'The instant at which a journal began, and the input in its first row, if the promise does not have it.';
 
 create or replace function durable._try_lock_ready_tasks(
-  p_worker text, p_queues text[], p_codes text[], p_rules integer, p_want integer, p_tried text[], p_missed bigint[],
-  out ids text[], out executions bigint[], out owners bigint[], out warm text[], out suspects text[])
+  p_worker text, p_queues text[], p_codes text[], p_rules integer, p_want integer, p_suspects boolean, p_tried text[],
+  p_missed bigint[], out ids text[], out executions bigint[], out owners bigint[], out warm text[], out suspects text[])
 language plpgsql volatile
 as $$
 declare
@@ -75,33 +75,33 @@ begin
       where t.queue = q.queue and t.state = 'pending' and t.retry_at <= v_now and t.deadline > v_now
         and (t.prefer_until is null or t.prefer_until <= v_now or t.preference = p_worker
              or durable._is_stale(t.prefer_until, v_now))
-        and t.rules <= p_rules and durable._code(t.workflow, t.workflow_version) = any (p_codes)
+        and t.rules <= p_rules and durable._code(t.workflow, t.workflow_version) = any (p_codes) and (p_suspects or not t.suspect)
         and t.id <> all (p_tried) and t.execution <> all (p_missed) and (t.owner is null or t.owner <> all (p_missed))
       order by t.priority, t.retry_at
       limit p_want for update skip locked) r
     limit p_want) x;
 end
 $$;
-comment on function durable._try_lock_ready_tasks(text, text[], text[], integer, integer, text[], bigint[]) is
-  'Locks up to p_want ready tasks that this worker can run, skipping locked ones, p_tried, and runs whose head or owner is in p_missed. owners: at the same places, null for none; warm: those whose coroutine it has; suspects: those that are claimed alone.';
+comment on function durable._try_lock_ready_tasks(text, text[], text[], integer, integer, boolean, text[], bigint[]) is
+  'Locks up to p_want ready tasks that this worker can run, skipping locked ones, suspects unless p_suspects, p_tried, and runs whose head or owner is in p_missed. owners: at the same places, null for none; warm: those whose coroutine it has; suspects: those that are claimed alone.';
 
 create or replace function durable._without_suspects(
-  p_worker text, p_ids text[], p_suspects text[], p_is_first boolean, out places integer[], out alone boolean)
+  p_worker text, p_ids text[], p_suspects text[], out places integer[], out alone boolean)
 language plpgsql stable
 as $$
 declare
   v_now bigint := durable._now_ms();
 begin
   -- one at a time, or nobody could tell which of them ends its worker; a worker that lives a second longer takes the next
-  alone := p_is_first and p_ids[1] = any (p_suspects) and not exists (
+  alone := not exists (
     select from durable._tasks t
     where t.pid = p_worker and t.state = 'acquired' and t.suspect and t.acquired_at between v_now - 1000 and v_now);
-  places := case when alone then '{1}' else array(
+  places := case when alone then array[array_position(p_ids, p_suspects[1])] else array(
     select i from generate_subscripts(p_ids, 1) i where p_ids[i] <> all (p_suspects)) end;
 end
 $$;
-comment on function durable._without_suspects(text, text[], text[], boolean) is
-  'Which of the tasks a claim may have: the first, alone, if it is a suspect and the worker has no other about which it still may say its first word; else those that are no suspects. p_is_first: the claim has no other task.';
+comment on function durable._without_suspects(text, text[], text[]) is
+  'Which of the tasks a claim may have: the first suspect, alone, if the worker has no other about which it still may say its first word; else those that are no suspects. So neither keep the others waiting for longer than a claim.';
 
 create or replace function durable._try_lock_claim(
   p_worker text, p_queues text[], p_codes text[], p_rules integer, p_want integer,
@@ -120,14 +120,14 @@ begin
   ids := '{}'; heads := '{}'; warm := '{}'; missed := '{}'; owned := false;
   for v_round in 1..4 loop
     select * into v_some
-    from durable._try_lock_ready_tasks(p_worker, p_queues, p_codes, p_rules, p_want - cardinality(ids), v_tried, missed) c;
+    from durable._try_lock_ready_tasks(
+      p_worker, p_queues, p_codes, p_rules, p_want - cardinality(ids), v_round = 1, v_tried, missed) c;
     exit when v_some.ids = '{}';
     if v_autocommit and v_round = 1 then
       perform durable._mark_engine_xact(true);
     end if;
     if v_some.suspects <> '{}' then
-      select * into v_places from durable._without_suspects(p_worker, v_some.ids, v_some.suspects, ids = '{}') w;
-      v_tried := v_tried || v_some.suspects;
+      select * into v_places from durable._without_suspects(p_worker, v_some.ids, v_some.suspects) w;
       select coalesce(array_agg(v_some.ids[i]), '{}'), coalesce(array_agg(v_some.executions[i]), '{}'),
              coalesce(array_agg(v_some.owners[i]), '{}')
       into v_some.ids, v_some.executions, v_some.owners from unnest(v_places.places) i;
@@ -163,7 +163,7 @@ begin
 end
 $$;
 comment on function durable._try_lock_claim(text, text[], text[], integer, integer) is
-  'Locks up to p_want ready tasks with their heads, the heads of their owners and their resumes. A run that misses one of these locks is left out, and another one takes its place; a suspect is claimed alone. If many do, they are put back for half a second.';
+  'Locks up to p_want ready tasks with their heads, the heads of their owners and their resumes. A run that misses one of these locks is left out, and another one takes its place; a suspect is claimed alone, and only the first round looks at suspects, so that they hide no other run. If many do, they are put back for half a second.';
 
 create or replace function durable._checked_from(p_bucket integer, p_execution bigint, p_from integer, p_upto integer)
 returns integer language plpgsql stable
