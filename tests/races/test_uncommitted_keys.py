@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.protocol.v0_calls import callback
 from tests.support.clock import Clock
 from tests.support.verbs import (
     Connection,
@@ -133,3 +134,28 @@ def test_a_promise_below_a_run_that_begins(dsn: str, conn: Connection, outcome: 
     else:
         with pytest.raises(psycopg.Error, match="would be descendants"):
             ask(conn, start("g", queue="g"))
+
+
+# -- callbacks of the older API
+
+
+@pytest.mark.session("the user's transaction")
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_callback_does_not_wait_for_another(
+    dsn: str, conn: Connection, clock: Clock, is_known: bool
+) -> None:
+    """A user has registered a callback and not committed: others are registered, and run out in time."""
+    for number in range(4):
+        ask(conn, create(f"x{number}"))
+        ask(conn, create(f"t{number}", target="poll://any@g"))
+    if is_known:
+        ask(conn, callback("c0", awaited="x0", root="t0", timeout_at=clock.now_ms + 100_000))
+    with psycopg.connect(dsn) as user:
+        ask(user, callback("c1", awaited="x1", root="t1", timeout_at=clock.now_ms + 10))
+        ask(conn, callback("c2", awaited="x2", root="t2", timeout_at=clock.now_ms + 20))
+        user.rollback()
+    ask(conn, callback("c3", awaited="x3", root="t3", timeout_at=clock.now_ms + 30))
+    clock.advance(60_000)
+    tick(conn)
+    left = conn.execute("select id from durable._callbacks where id <> ''").fetchall()
+    assert left == ([("c0",)] if is_known else [])

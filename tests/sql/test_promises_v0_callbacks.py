@@ -282,6 +282,19 @@ def test_a_callback_that_ran_out_strands_nobody(scene: Connection, clock: Clock)
     assert ask(scene, ("select count(*) from durable.task_offer('g')", ())) == (1,)
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_a_sweep_rests_where_nothing_runs_out(scene: Connection, clock: Clock, left: bool) -> None:
+    """It comes back within a minute where callbacks are left, and seldom where there are none."""
+    ask(scene, callback(timeout_at=clock.now_ms + 10))
+    if left:
+        ask(scene, creation("y"))
+        ask(scene, callback("c2", awaited="y"))
+    clock.advance(10)
+    tick(scene)
+    due_in = "select due_at - durable._now_ms() from durable._retention where subject = 'callbacks'"
+    assert ask(scene, (due_in, ())) == (60_000 if left else 3_600_000,)
+
+
 @pytest.mark.parametrize("late", [0, 5])
 def test_a_promise_that_settles_too_late_offers_the_task_again(
     scene: Connection, clock: Clock, late: int

@@ -281,6 +281,17 @@ end
 $$;
 comment on function durable._try_lock_code_waits(text[]) is 'Side rows of runs that wait for their code. Answers the ones that it locked.';
 
+create or replace function durable._try_lock_later_sweep(p_subject text, p_at bigint)
+returns text language plpgsql volatile
+as $$
+begin
+  return (select r.subject from durable._retention r where r.subject = p_subject and r.due_at > p_at
+          for no key update skip locked);
+end
+$$;
+comment on function durable._try_lock_later_sweep(text, bigint) is
+  'A sweep of retention that is due after that instant; null if it is due before, or locked.';
+
 create or replace function durable._is_disconnected(p_number bigint)
 returns boolean language sql volatile
 as $$ select pg_try_advisory_xact_lock_shared(1685417570, (p_number & 2147483647)::integer) $$;

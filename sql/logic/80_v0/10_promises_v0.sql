@@ -462,13 +462,20 @@ comment on function durable._callback_v0(text, text, bigint, text, bigint) is
   'A callback or subscription in its older form. createdOn is when it was asked for.';
 
 create or replace function durable._sweep_callbacks_at(p_at bigint, p_now bigint)
-returns void language sql volatile
+returns void language plpgsql volatile
 as $$
-  insert into durable._retention as r (due_at, subject) values (least(p_at, p_now + 86400000), 'callbacks')
-  on conflict on constraint retention_pk do update set due_at = excluded.due_at where r.due_at > excluded.due_at
+begin
+  if exists (select from durable._retention r where r.subject = 'callbacks') then
+    update durable._retention r set due_at = p_at
+    where r.subject = durable._try_lock_later_sweep('callbacks', p_at);
+  elsif pg_try_advisory_xact_lock(1685417579, 1) then
+    insert into durable._retention (due_at, subject) values (least(p_at, p_now + 60000), 'callbacks')
+    on conflict on constraint retention_pk do nothing;
+  end if;
+end
 $$;
 comment on function durable._sweep_callbacks_at(bigint, bigint) is
-  'Has the tick look for callbacks that ran out, at that instant or before.';
+  'Has the tick look for callbacks that ran out, at that instant or before. A session that has the row waits for nobody and is waited for by none: the sweep comes by itself soon enough.';
 
 create or replace function durable._sweep_callbacks(p_now bigint, out removed integer, out due_in bigint)
 language plpgsql volatile
@@ -482,11 +489,12 @@ begin
   if durable._offer_again(v_tasks, p_now) <> '{}' then
     perform durable._hint('durable_ready', p_now);
   end if;
-  due_in := least(greatest((select min(c.timeout_at) from durable._callbacks c where c.id <> '') - p_now, 1000), 86400000);
+  due_in := coalesce((select least(greatest(min(c.timeout_at) - p_now, 1000), 60000) from durable._callbacks c where c.id <> ''
+                      having count(*) > 0), 3600000);
 end
 $$;
 comment on function durable._sweep_callbacks(bigint) is
-  'Drops callbacks that ran out, of 500 awaiters at most; an awaiter that has no other is offered again. A locked one is left to the next time, a second later.';
+  'Drops callbacks that ran out, of 500 awaiters at most; an awaiter that has no other is offered again. A locked one is left to the next time, a second later. It comes each minute while there are any, because a callback may have come without a word to it, and else each hour.';
 
 create or replace function durable.promise_callback_v0(
   p_id text, p_promise_id text, p_root_promise_id text, p_timeout_at bigint, p_recv jsonb)
