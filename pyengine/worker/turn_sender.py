@@ -28,7 +28,7 @@ from pyengine.database.connection import Database, ReconnectingConnection, backo
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.faults import TOO_LARGE, Fault, fault_of, sqlstate_of
 from pyengine.database.statements.claims import CLAIM_APART
-from pyengine.database.statements.procedures import TURN
+from pyengine.database.statements.procedures import TURN, Procedure
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.commands import Complete, Fail, Halt, Release
 from pyengine.protocol.rules import RULES
@@ -213,10 +213,7 @@ class TurnSender:
         Raises:
             EngineError: it failed, or its outcome is unknown.
         """
-        answer: Any = await self._link.run(
-            CLAIM_APART, self._worker, *self._serves, RULES, want, self._ttl_ms, puts_off
-        )
-        return decode_answer(answer)
+        return await self._ask(CLAIM_APART, self._worker, *self._serves, RULES, want, self._ttl_ms, puts_off)
 
     async def _lost(self, error: Unavailable, what: str) -> None:
         self.uncertain = True
@@ -249,11 +246,15 @@ class TurnSender:
             EngineError: it failed, or its outcome is unknown.
         """
         text = text or encode_reports(reports)
+        return await self._ask(
+            TURN, self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms, RULES
+        )
+
+    async def _ask(self, procedure: Procedure, *given: Any) -> Answer:
+        """Run a turn or a claim, and note for how long there is no answer."""
         self.asked_s = self.asked_s or clock.monotonic()
         try:
-            answer: Any = await self._link.run(
-                TURN, self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms, RULES
-            )
+            answer: Any = await self._link.run(procedure, *given)
         except Unavailable:
             raise  # no answer: it is asked still
         except EngineError:
