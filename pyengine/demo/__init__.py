@@ -1,8 +1,7 @@
 """The job of ``pyengine demo``: compare every installed file with the RECORD of its package.
 
-Lives here: reading and verifying files (`records`), the workflows (`audit`), the worker process that runs
-them (`worker`), and the code that starts and kills such processes (`run`, `crew`). May not: anything that the
-engine needs; the printed report (cli/demo_report.py).
+Lives here: the program that a user could have written (`audit`), and the code that runs it in two worker
+processes and kills them (`run`). May not: anything that the engine needs; print (``cli/demo.py``).
 """
 
 from __future__ import annotations

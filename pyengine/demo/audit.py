@@ -1,119 +1,148 @@
-"""The audit as a durable job: one run for the environment, a child run for each distribution, bounded steps.
+"""The program of the demo: an audit of installed packages as a durable job.
 
-Lives here: the workflows and steps of ``pyengine demo``. May not: read files itself (``records.py``). A run
-survives the death of any worker, because each step's result is in the journal before the next step begins.
+Lives here: its workflows and steps, and the worker process that runs them. May not: kill anybody (`run`).
+Design: a run survives the death of any worker, because the result of each step is in the journal before the
+next step begins. Each body also writes a row into ``pyengine_demo.effects``, outside every transaction of the
+engine, so that this table tells how often bodies ran, independently of the journal.
 """
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import os
+import signal
+import sys
+import threading
 from dataclasses import dataclass, field
-from functools import cache
+from pathlib import Path
+
+import psycopg
 
 from pyengine import App, clock, ctx
-from pyengine.demo import records
-from pyengine.demo.effects import Writer
-from pyengine.demo.records import Distribution, Limits, Problem, Slice, Verdict
+from pyengine.servers import libpq_url
 
-__all__ = ["WORKER", "Audit", "Plan", "Report", "app", "audit_distribution", "audit_environment", "writer"]
-
-WORKER = "PYENGINE_DEMO_WORKER"
+__all__ = ["Problem", "Verdict", "app", "audit", "audit_package", "hashed_lines", "packages", "verify_file"]
 
 app = App()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The steps in which a distribution is verified."""
+class Problem:
+    """A file that is not as RECORD says; `kind`: mismatch, missing or unreadable."""
 
-    slices: list[Slice]
-    skipped: int
-    absent: bool
-    problem: Problem | None
+    kind: str
+    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """The result for one distribution; `absent`: it has no RECORD, so nothing could be verified."""
+class Verdict:
+    """The verdict on some files: how many, their bytes, and those that are not as they should be."""
 
-    name: str
     files: int = 0
     bytes: int = 0
-    skipped: int = 0
-    absent: bool = False
     problems: list[Problem] = field(default_factory=list)
 
+    def __add__(self, other: Verdict) -> Verdict:
+        """Return the verdict on the files of both."""
+        return Verdict(
+            files=self.files + other.files,
+            bytes=self.bytes + other.bytes,
+            problems=self.problems + other.problems,
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The result for an environment."""
 
-    audits: list[Audit]
+@app.workflow
+async def audit(places: list[str], batch: int, pause_ms: int) -> Verdict:
+    """Verify every package that is installed in some folders, each in a run of its own."""
+    found = await list_packages(places)
+    runs = [ctx.start(audit_package, package, batch, pause_ms) for package in found]
+    return sum(await ctx.gather(*runs), Verdict())
+
+
+@app.workflow
+async def audit_package(package: str, batch: int, pause_ms: int) -> Verdict:
+    """Verify one package, some files in each step."""
+    total = Verdict()
+    for first in range(0, await count_files(package), batch):
+        total += await verify_files(package, first, batch, pause_ms)
+    return total
 
 
 @app.step
-def list_distributions(places: list[str]) -> list[Distribution]:
-    """Return the distributions that are installed in some folders."""
-    found = records.find(places)
-    _done("list_distributions")
+def list_packages(places: list[str]) -> list[str]:
+    """Return the ``*.dist-info`` folders in some folders."""
+    found = packages(places)
+    record_effect()
     return found
 
 
 @app.step
-def read_record(distribution: Distribution, limits: Limits) -> Plan:
-    """Read RECORD and cut it into steps of bounded size."""
-    record = records.entries(distribution)
-    plan = Plan(
-        slices=records.slices(distribution, limits),
-        skipped=record.skipped,
-        absent=record.absent,
-        problem=record.problem,
-    )
-    _done("read_record")
-    return plan
+def count_files(package: str) -> int:
+    """Return how many files RECORD knows by a hash."""
+    count = len(hashed_lines(package))
+    record_effect()
+    return count
 
 
 @app.step
-def verify_files(distribution: Distribution, part: Slice, pause_ms: int) -> Verdict:
-    """Read some files and compare them with RECORD."""
+def verify_files(package: str, first: int, batch: int, pause_ms: int) -> Verdict:
+    """Read some files, and compare each with its line of RECORD."""
     clock.pause(pause_ms / 1000)
-    verdict = records.verify(distribution, part)
-    _done("verify_files", verdict.files)
+    lines = hashed_lines(package)[first : first + batch]
+    verdict = sum((verify_file(Path(package).parent / path, known) for path, known in lines), Verdict())
+    record_effect()
     return verdict
 
 
-@app.workflow
-async def audit_distribution(distribution: Distribution, limits: Limits) -> Audit:
-    """Verify one distribution."""
-    plan = await read_record(distribution, limits)
-    total = Verdict(skipped=plan.skipped, problems=[plan.problem] if plan.problem else [])
-    for part in plan.slices:
-        total.add(await verify_files(distribution, part, limits.pause_ms))
-    return Audit(
-        name=distribution.name,
-        files=total.files,
-        bytes=total.bytes,
-        skipped=total.skipped,
-        absent=plan.absent,
-        problems=total.problems,
-    )
+def packages(places: list[str]) -> list[str]:
+    """Return the ``*.dist-info`` folders in some folders that have a RECORD."""
+    return sorted(str(record.parent) for place in places for record in Path(place).glob("*.dist-info/RECORD"))
 
 
-@app.workflow
-async def audit_environment(places: list[str], limits: Limits) -> Report:
-    """Verify everything that is installed in some folders, each distribution in a run of its own."""
-    distributions = await list_distributions(places)
-    audits = [ctx.start(audit_distribution, one, limits) for one in distributions]
-    return Report(audits=list(await ctx.gather(*audits)))
+def record_effect() -> None:
+    """Tell the world that this body has run to its end."""
+    url = libpq_url(os.environ["PYENGINE_DATABASE_URL"])
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn:
+        conn.execute(
+            "insert into pyengine_demo.effects (run_id, child, process) values (%s, %s, %s)",
+            (ctx.step.run_id, ctx.step.child, os.getpid()),
+        )
 
 
-@cache
-def writer() -> Writer:
-    """Return the writer of this process's effects, outside the engine."""
-    return Writer(os.environ["PYENGINE_DATABASE_URL"], os.environ.get(WORKER, "a worker"))
+def hashed_lines(package: str) -> list[tuple[str, str]]:
+    """Return path and hash of the files in RECORD; its own line, for one, has no hash."""
+    text = Path(package, "RECORD").read_text(encoding="utf-8", errors="backslashreplace")
+    return [(line[0], line[1]) for line in csv.reader(text.splitlines()) if len(line) == 3 and line[1]]
 
 
-def _done(step: str, files: int = 0) -> None:
-    """Record that this body ran to its end."""
-    info = ctx.step
-    writer().write(info.run_id, info.child, step, files)
+def verify_file(path: Path, known: str) -> Verdict:
+    """Compare one file with the hash that RECORD knows, as ``sha256=...``."""
+    name = str(path).encode("utf-8", "backslashreplace").decode()
+    algorithm, _, digest = known.partition("=")
+    # a RECORD may name anything; a pipe or a device is never read
+    if not path.is_file():
+        return Verdict(files=1, problems=[Problem(kind="missing", path=name)])
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, algorithm).digest()
+            size = file.tell()
+    except (OSError, ValueError, TypeError):  # not ours to read; an algorithm that is unknown, or has no end
+        return Verdict(files=1, problems=[Problem(kind="unreadable", path=name)])
+    if base64.urlsafe_b64encode(found).decode().rstrip("=") == digest:
+        return Verdict(files=1, bytes=size)
+    return Verdict(files=1, bytes=size, problems=[Problem(kind="mismatch", path=name)])
+
+
+def _stop_with_the_parent() -> None:
+    """End in an orderly way when the process that started this one is gone: standard input ends then."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_stop_with_the_parent, daemon=True).start()
+    # few runs and steps at a time, so that both workers have some
+    app.serve(queues=[sys.argv[1]], concurrency=4, threads=4)

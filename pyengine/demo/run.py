@@ -1,231 +1,273 @@
-"""``pyengine demo``: starts the audit and two workers, kills one of them twice, and returns the outcome.
+"""``pyengine demo``: starts the audit and two workers, kills a worker twice, and tells the outcome.
 
-Lives here: the orchestration. May not: print a result (``cli/demo_report.py``), SQL (``effects.py``,
-``admin/queries.py``).
-
-Design: everything is observed through the database alone. A worker is killed only while it has leased runs;
-a query afterwards finds those that it had not finished at that moment.
+Lives here: processes, and the questions to the database. May not: print (``cli/demo.py``).
+Design: everything is observed through the database alone.
 """
 
 from __future__ import annotations
 
-import re
+import hashlib
+import json
+import os
 import signal
+import subprocess
+import sys
+import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from pyengine import clock
-from pyengine.admin import queries, queries_runs
-from pyengine.demo import effects
-from pyengine.demo.crew import Crew, Member
-from pyengine.errors import EngineError
+from pyengine.admin import queries, queries_check, queries_runs
+from pyengine.demo import audit
+from pyengine.errors import EngineError, NotFound
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-    from pyengine.demo.job import Job
-
-__all__ = ["Kill", "Outcome", "Screen", "drive", "settle_id"]
+__all__ = ["QUERIES", "Job", "Outcome", "drive", "install", "prepare", "start"]
 
 KILL_AT = (0.25, 0.6)
-"""The parts of the remaining work after which a worker is killed."""
-KILLS_TRIED = 5
-POLL_S = 0.01
-CHECK_HALTED_S = 2.0
+"""The parts of the work after which a worker is killed."""
+QUERIES = (
+    "select id, state, age, result from durable.runs",
+    "select * from pyengine_demo.effects order by at",
+)
+"""Queries to look around with."""
+POLL_S = 0.05
+STOP_S = 8.0
+BATCHES_WANTED = 100
+LENGTH_WANTED_MS = 2000
+"""A short audit waits in its steps, so that there is a middle to kill a worker in."""
 
-
-class Database(Protocol):
-    """An open database: an autocommit connection, and the URL by which workers find it."""
-
-    @property
-    def conn(self) -> Connection[TupleRow]: ...
-
-    @property
-    def url(self) -> str: ...
+_INSTALL = """
+create schema if not exists pyengine_demo;
+comment on schema pyengine_demo is 'Written by the steps of pyengine demo while they ran; may be dropped.';
+create table if not exists pyengine_demo.effects (
+  run_id text collate "C" not null,
+  child integer not null,
+  process integer not null,
+  at timestamptz not null default clock_timestamp()
+);
+comment on table pyengine_demo.effects is
+  'One row for each body of a step that ran to its end, written on a connection of its own.';
+"""
+_HALTED = """
+select id, problem ->> 'message' from durable.runs
+where state = 'halted' and (id = %(root)s or starts_with(id, %(root)s || '.')) limit 1"""
+_OF_AUDIT = "(run_id = %(root)s or starts_with(run_id, %(root)s || '.'))"
+# the journal has milliseconds
+_REPEATED = f"""
+select count(*) filter (where date_trunc('milliseconds', e.at) > r.at), count(*) from pyengine_demo.effects e
+left join (select id, child, min(at) as at from durable.journal_events
+           where event = 'InvokeCompleted' and (id = %(root)s or starts_with(id, %(root)s || '.'))
+           group by id, child) r on r.id = e.run_id and r.child = e.child
+where {_OF_AUDIT}"""
+_INTERRUPTED = """
+select promise_id from durable.journal_events
+where id = %s and event = 'InvokeRetrying' and (payload ->> 'interrupted')::boolean order by seq"""
+_BODIES = f"select count(distinct (run_id, child)) from pyengine_demo.effects where {_OF_AUDIT}"
+_BUSIEST = """
+select (w.about ->> 'process')::integer from durable.workers w
+where %s = any (w.queues) and w.leased > 0 and (w.about ->> 'process')::integer = any (%s)
+order by w.leased desc limit 1"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
-    """One worker that was killed.
+class Job:
+    """One audit: folders, packages found there, files in a step, its pause, and bodies that will run."""
+
+    places: list[str]
+    packages: int
+    batch: int
+    pause_ms: int
+    bodies: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of an audit.
 
     Args:
-        worker: its label.
-        pid: its process id.
-        at: the instant after its death, by the database's clock.
-        held: runs that it had leased when it died.
-        part: the finished part of the audit, 0 to 1.
-        successor: label of the worker that was started in its place.
+        run: the run, as it ended.
+        killed: the processes that were killed.
+        interrupted: the runs that a killed worker had begun, and another one has ended.
+        bodies: how often bodies of steps ran to their end.
+        repeated: how many of them ran after their result was in the journal.
+        broken_laws: rows of ``durable.check()``.
     """
 
-    worker: str
-    pid: int
-    at: datetime
-    held: list[str]
-    part: float
-    successor: str
+    run: queries.Run
+    killed: list[int]
+    interrupted: list[str]
+    bodies: int
+    repeated: int
+    broken_laws: list[dict[str, Any]]
 
 
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """The outcome of an audit."""
+def prepare(path: Path | None) -> Job:
+    """Describe the audit of a folder, or of the running environment.
 
-    run_id: str
-    found_finished: bool
-    state: str
-    value: Any
-    error: Any
-    kills: list[Kill] = field(default_factory=list)
-    seconds: float = 0.0
-
-
-class Screen(Protocol):
-    """Shows the progress."""
-
-    def begin(self, run_id: str) -> None:
-        """Show that the work begins."""
-
-    def print(self, text: str) -> None:
-        """Show an event."""
-
-    def progress(self, done: effects.Progress, *, waiting: bool) -> None:
-        """Show the progress; `waiting`: for the leases of a killed worker to expire."""
+    Raises:
+        NotFound: there is nothing to audit.
+    """
+    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} if path is None else {path}
+    places = sorted(os.path.abspath(place) for place in paths)
+    found = audit.packages(places)
+    if not found:
+        raise NotFound(f"there is nothing to audit in {', '.join(places)}: no *.dist-info/RECORD")
+    sizes = [len(audit.hashed_lines(package)) for package in found]
+    batch = max(sum(sizes) // BATCHES_WANTED, 1)
+    batches = sum(-(-size // batch) for size in sizes)
+    pause_ms = 0 if batches >= BATCHES_WANTED else min(LENGTH_WANTED_MS * 8 // max(batches, 1), 400)
+    bodies = 1 + len(found) + batches
+    return Job(places=places, packages=len(found), batch=batch, pause_ms=pause_ms, bodies=bodies)
 
 
-def settle_id(conn: Connection[TupleRow], job: Job, *, fresh: bool) -> str:
-    """Return the run id: the newest one of this audit, or a new one.
+def install(conn: Connection[TupleRow]) -> None:
+    """Create the table of effects, if it does not exist."""
+    with conn.transaction():
+        conn.execute("set local client_min_messages = warning")
+        conn.execute("select pg_advisory_xact_lock(1685417599)")
+        conn.execute(_INSTALL)
+
+
+def start(conn: Connection[TupleRow], job: Job) -> str:
+    """Start the audit of these folders, or find the one that was not ended; return its id."""
+    name = "demo-" + hashlib.sha256(repr(job.places).encode()).hexdigest()[:8]
+    known = sorted(queries_runs.ids_like(conn, f"{name}-"), key=lambda id: int(id.rpartition("-")[2]))
+    if known and (last := queries.run(conn, known[-1])) is not None and last.settled_at is None:
+        return last.id
+    id, args = f"{name}-{len(known) + 1}", json.dumps([job.places, job.batch, job.pause_ms])
+    return queries.start(conn, workflow="audit", args=args, id=id, key=None, queue=id, version="1")
+
+
+def drive(
+    conn: Connection[TupleRow],
+    url: str,
+    job: Job,
+    root: str,
+    report: Callable[[int, str], object],
+) -> Outcome:
+    """Run an audit to its end with two workers, two of which are killed and replaced.
 
     Args:
         conn: the database.
+        url: its URL, for the workers; passed in the environment, where other users cannot read it.
         job: the audit.
-        fresh: always return a new id.
-    """
-    known = queries_runs.ids_like(conn, job.id)
-    numbers = [int(match[1] or 1) for id in known if (match := re.fullmatch(rf"{job.id}(?:-(\d+))?", id))]
-    newest = max(numbers, default=1) + (1 if fresh and numbers else 0)
-    return job.id if newest == 1 else f"{job.id}-{newest}"
-
-
-def drive(db: Database, job: Job, run_id: str, screen: Screen) -> Outcome:
-    """Run an audit to its end, and replace workers that die.
+        root: its run.
+        report: is called with the bodies of steps that have run, each counted once, and a sentence about what
+            happened, or an empty one.
 
     Raises:
-        EngineError: it was halted, or no worker stays alive.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the workers are stopped, the run can be continued.
+        EngineError: a run was halted, or a worker ended by itself.
+        KeyboardInterrupt: Ctrl-C; the workers are stopped, the run can be continued.
     """
-    began = clock.monotonic()
-    outcome = _outcome(db.conn, run_id)
-    if outcome is not None:
-        outcome.found_finished = True
-        return outcome
-    screen.begin(run_id)
-    queue = f"demo-{run_id}"
-    queries.start(
-        db.conn, workflow="audit_environment", args=job.args, id=run_id, key=None, queue=queue, version="1"
+    killed: list[int] = []
+    with tempfile.TemporaryFile(prefix="pyengine-demo-") as log, _workers(url, root, log) as workers:
+        for _ in range(2):
+            workers.add()
+        while (run := queries.run(conn, root)) is None or run.settled_at is None:
+            done = _scalar(conn, _BODIES, {"root": root})
+            report(done, "")
+            if len(killed) < len(KILL_AT) and KILL_AT[len(killed)] * job.bodies <= done < job.bodies:
+                victim = _scalar(conn, _BUSIEST, (root, [one.pid for one in workers.processes]))
+                if victim is not None:
+                    workers.kill(victim)
+                    killed.append(victim)
+                    part = f"{done / job.bodies:.0%} of the work"
+                    report(done, f"kill -9: worker {victim}, at {part}; one more starts")
+                    workers.add()
+            workers.refuse_lost()
+            _refuse_halted(conn, root)
+            clock.pause(POLL_S)
+    report(job.bodies, "")
+    repeated, bodies = conn.execute(_REPEATED, {"root": root}).fetchone() or (0, 0)
+    return Outcome(
+        run=run,
+        killed=killed,
+        interrupted=[str(id) for (id,) in conn.execute(_INTERRUPTED, (root,)).fetchall()],
+        bodies=bodies,
+        repeated=repeated,
+        broken_laws=queries_check.broken_laws(conn),
     )
-    kills: list[Kill] = []
-    with tempfile.NamedTemporaryFile(prefix="pyengine-demo-", suffix=".log") as log, _sigterm_is_ctrl_c():
-        crew = Crew(db.url, queue, log)
-        try:
-            outcome = _watch(db.conn, job, run_id, _Stage(crew=crew, screen=screen, kills=kills))
-        finally:
-            crew.stop()
-    outcome.kills = kills
-    outcome.seconds = clock.monotonic() - began
-    return outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stage:
-    crew: Crew
-    screen: Screen
-    kills: list[Kill]
+class _Workers:
+    """The worker processes; each in a session of its own, so that Ctrl-C reaches only the command."""
 
+    def __init__(self, url: str, queue: str, log: IO[bytes]) -> None:
+        self._environment = os.environ | {"PYENGINE_DATABASE_URL": url}
+        self._queue = queue
+        self._log = log
+        self.processes: list[subprocess.Popen[bytes]] = []
 
-def _watch(conn: Connection[TupleRow], job: Job, run_id: str, stage: _Stage) -> Outcome:
-    for _ in range(2):
-        stage.crew.start()
-    first = effects.progress(conn, run_id).steps
-    kill_at = [first + part * max(job.steps - first, 1) for part in KILL_AT]
-    last, moved_at, checked_at = -1, clock.monotonic(), clock.monotonic()
-    while (outcome := _outcome(conn, run_id)) is None:
-        done, now = effects.progress(conn, run_id), clock.monotonic()
-        if done.steps != last:
-            last, moved_at = done.steps, now
-        stage.screen.progress(done, waiting=bool(stage.kills) and now - moved_at > 0.4)
-        effective = sum(bool(kill.held) for kill in stage.kills)
-        if (
-            effective < len(kill_at)
-            and kill_at[effective] <= done.steps < job.steps
-            and len(stage.kills) < KILLS_TRIED
-        ):
-            _kill_one(conn, run_id, stage, min(done.steps / job.steps, 1.0))
-        for member in stage.crew.replace_the_lost():
-            stage.screen.print(
-                f"{member.label} (process {member.pid}) ended by itself; another one is started"
+    def add(self) -> None:
+        """Start one more."""
+        folder = Path(__file__).resolve().parents[2]
+        command = [sys.executable, "-m", "pyengine.demo.audit", self._queue]
+        self.processes.append(
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
             )
-        if now - checked_at > CHECK_HALTED_S:
-            checked_at = now
-            _refuse_halted(conn, run_id)
-        clock.pause(POLL_S)
-    stage.screen.progress(effects.progress(conn, run_id), waiting=False)
-    return outcome
-
-
-def _outcome(conn: Connection[TupleRow], run_id: str) -> Outcome | None:
-    """Return the outcome of a run that has ended, else None."""
-    run = queries.run(conn, run_id)
-    if run is None or run.settled_at is None:
-        return None
-    return Outcome(run_id=run_id, found_finished=False, state=run.state, value=run.result, error=run.error)
-
-
-def _kill_one(conn: Connection[TupleRow], run_id: str, stage: _Stage, part: float) -> None:
-    """Kill the worker with most leased runs, if there are any, and start another one."""
-    leased = effects.leased_runs(conn, run_id)
-    victims = [member for member in stage.crew.members if leased.get(member.pid)]
-    if not victims:
-        return
-    victim: Member = max(victims, key=lambda member: len(leased[member.pid]))
-    stage.crew.kill(victim)
-    # runs that it finished between the query and the kill do not count
-    left = effects.leased_runs(conn, run_id).get(victim.pid, [])
-    successor = stage.crew.start()
-    stage.kills.append(
-        Kill(
-            worker=victim.label,
-            pid=victim.pid,
-            at=effects.now(conn),
-            held=left,
-            part=part,
-            successor=successor.label,
         )
-    )
-    runs = f"{len(left)} unfinished run{'s' if len(left) != 1 else ''}" if left else "nothing any more"
-    stage.screen.print(
-        f"kill -9: {victim.label} (process {victim.pid}) at {part:.0%} of the work, holding {runs}; "
-        f"{successor.label} started"
-    )
 
+    def kill(self, pid: int) -> None:
+        """Kill one like ``kill -9``, and wait for its end."""
+        (process,) = (one for one in self.processes if one.pid == pid)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        self.processes.remove(process)
 
-def _refuse_halted(conn: Connection[TupleRow], run_id: str) -> None:
-    for run in (queries.run(conn, run_id), *queries.family(conn, run_id)):
-        if run is not None and run.state == "halted":
-            problem = run.problem.get("message", "") if isinstance(run.problem, dict) else run.problem
-            raise EngineError(f"run {run.id} is halted: {problem}", hint=f"pyengine show {run.id}")
+    def refuse_lost(self) -> None:
+        """Raise an EngineError if one has ended by itself."""
+        for process in self.processes:
+            if process.poll() is not None:
+                self._log.seek(0)
+                said = self._log.read().decode(errors="replace").strip().splitlines()
+                raise EngineError(
+                    f"worker {process.pid} ended by itself with exit code {process.returncode}",
+                    detail=" | ".join(said[-6:]),
+                    hint="pyengine db status",
+                )
+
+    def stop(self) -> None:
+        """Stop all in an orderly way; kill those that do not stop."""
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.communicate(timeout=STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
 
 
 @contextmanager
-def _sigterm_is_ctrl_c() -> Iterator[None]:
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+def _workers(url: str, queue: str, log: IO[bytes]) -> Iterator[_Workers]:
+    workers = _Workers(url, queue, log)
     try:
-        yield
+        yield workers
     finally:
-        signal.signal(signal.SIGTERM, before)
+        workers.stop()
+
+
+def _refuse_halted(conn: Connection[TupleRow], root: str) -> None:
+    found = conn.execute(_HALTED, {"root": root}).fetchone()
+    if found is not None:
+        raise EngineError(f"run {found[0]} is halted: {found[1]}", hint=f"pyengine show {found[0]}")
+
+
+def _scalar(conn: Connection[TupleRow], query: str, values: Any) -> Any:
+    row = conn.execute(query, values).fetchone()
+    return None if row is None else row[0]

@@ -1,10 +1,9 @@
-"""Made-up distributions, installed ones and wheels, whose RECORD is true until a test changes a file."""
+"""Made-up installed distributions, whose RECORD is true until a test changes a file."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import zipfile
 from pathlib import Path
 
 
@@ -26,20 +25,6 @@ def installed(site: Path, name: str, files: dict[str, bytes], *more: str) -> Pat
     lines += [f"{info.name}/RECORD,,", f"{name}/__pycache__/a.cpython-312.pyc,,", *more]
     (info / "RECORD").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return info / "RECORD"
-
-
-def wheel(folder: Path, name: str, files: dict[str, bytes], *, lie: bool = False) -> Path:
-    """Make a wheel; with `lie`, its first file is not the one that RECORD was written for."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for number, (member, data) in enumerate(files.items()):
-            archive.writestr(member, data[::-1] if lie and number == 0 else data)
-        lines = [record_line(member, data) for member, data in files.items()]
-        archive.writestr(
-            f"{name}-1.0.dist-info/RECORD", "\n".join([*lines, f"{name}-1.0.dist-info/RECORD,,"])
-        )
-    return path
 
 
 def sources(name: str, number: int) -> dict[str, bytes]:

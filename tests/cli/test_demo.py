@@ -6,57 +6,46 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from pyengine.demo import effects
-from tests.cli.packages import installed, sources, wheel
-from tests.support.verbs import begin_run, complete, report, take_turn
+from pyengine.demo import audit
+from pyengine.demo.audit import Verdict
+from tests.cli.packages import installed, sources
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """Three installed distributions and a wheel."""
+    """Four installed packages."""
     place = tmp_path / "site"
-    for name in ("one", "two", "three"):
+    for name in ("one", "two", "three", "four"):
         installed(place, name, sources(name, 6))
-    wheel(place, "four", sources("four", 6))
     return place
 
 
 def test_kills_lose_nothing_and_repeat_nothing(
     at_database: Any, site: Path, conn: psycopg.Connection[Any]
 ) -> None:
-    """With two kills every file is verified, no recorded step runs again, and the run is found again."""
+    """With two kills every file is verified, and no recorded step runs again; a second audit is a new one."""
     at_database("db", "set", "presence_grace_ms", "200")
     answer = at_database("demo", str(site), "--json")
     told = answer.document
     assert answer.code == 0, told
-    assert told["totals"] | {"bytes": 0, "skipped": 0} == {
-        "distributions": 4, "without_record": 0, "files": 24, "bytes": 0, "skipped": 0,
-        "mismatch": 0, "missing": 0, "unreadable": 0,
-    }  # fmt: skip
-    assert len([kill for kill in told["kills"] if kill["held"]]) == 2
-    interrupted = sorted(attempt["run_id"] for attempt in told["interrupted_attempts"])
-    assert interrupted == sorted(id for kill in told["kills"] for id in kill["held"])
+    assert (told["files"], told["problems"]) == (24, [])
+    assert told["bytes"] == sum(file.stat().st_size for file in site.glob("*/*.py"))
+    assert len(told["killed"]) == 2 and told["interrupted"]
+    assert told["bodies_run"] >= 1 + 4 + 24
     assert (told["repeated_after_recorded"], told["check"]) == (0, [])
-    again = at_database("demo", str(site), "--json").document
-    assert (again["found_finished"], again["run_id"], again["kills"]) == (True, told["run_id"], [])
-    shown = at_database("demo", str(site)).out
-    for words in (
-        "finished",
-        "All 24 files",
-        "after they were recorded: 0",
-        "interrupted",
-        "no law is broken",
-        "db psql",
-    ):
-        assert words in shown
-    assert conn.execute("select count(*) from durable.tasks where state <> 'fulfilled'").fetchone() == (0,)
+    again = at_database("demo", str(site))
+    assert again.code == 0
+    for words in ("kill -9", "All 24 files", "recorded: 0", "interrupted", "no law is broken", "db psql"):
+        assert words in again.out
+    states = "select workflow, state, count(*) from durable.runs group by 1, 2 order by 1"
+    assert conn.execute(states).fetchall() == [("audit", "completed", 2), ("audit_package", "completed", 8)]
 
 
 def test_a_stopped_audit_continues_and_names_the_problems(at_database: Any, dsn: str, site: Path) -> None:
@@ -80,7 +69,7 @@ def test_a_stopped_audit_continues_and_names_the_problems(at_database: Any, dsn:
     )
     assert running.stdout is not None
     for line in running.stdout:
-        if line.startswith("kill -9") and "nothing any more" not in line:
+        if line.startswith("kill -9"):
             running.send_signal(signal.SIGINT)
             break
     rest = running.stdout.read()
@@ -90,33 +79,43 @@ def test_a_stopped_audit_continues_and_names_the_problems(at_database: Any, dsn:
     at_database("db", "set", "presence_grace_ms", "200")
     answer = at_database("demo", str(site))
     assert answer.code == 1
-    assert f"mismatch: {tampered} (" in answer.out
-    assert f"missing: {site / 'one' / 'm1.py'} (" in answer.out
+    assert f"mismatch: {tampered}\n" in answer.out
+    assert f"missing: {site / 'one' / 'm1.py'}\n" in answer.out
     assert "after they were recorded: 0" in answer.out
     assert len(at_database("ps", "--json").document) == 1
 
 
-@pytest.mark.session("the server process that waits is looked for")
-def test_runs_that_end_in_the_last_turn_of_a_killed_worker_are_not_counted(
-    dsn: str, conn: psycopg.Connection[Any]
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda file: file.write_bytes(b"# one X\n"), "mismatch"),
+        (lambda file: file.unlink(), "missing"),
+        (lambda file: (file.unlink(), file.mkdir()), "missing"),
+        (lambda file: (file.unlink(), os.mkfifo(file)), "missing"),
+    ],
+)
+def test_a_file_is_compared_with_its_line(
+    tmp_path: Path, change: Callable[[Path], object], problem: str
 ) -> None:
-    """The query of the runs that a process has leased waits for its turn under way in the server."""
-    effects.install(conn)
-    conn.execute("insert into pyengine_demo.workers values ('W', 'one', 1)")
-    run = begin_run(conn, "audit")
-    assert effects.leased_runs(conn, "audit") == {1: ["audit"]}
-    with (
-        psycopg.connect(dsn) as dying,
-        psycopg.connect(dsn, autocommit=True) as looking,
-        ThreadPoolExecutor() as pool,
-    ):
-        take_turn(dying, "W", report(run, end=complete()))
-        look = pool.submit(effects.leased_runs, looking, "audit")
-        blocked = "select pg_blocking_pids(%s) = array[%s::integer]"
-        while not conn.execute(blocked, (looking.info.backend_pid, dying.info.backend_pid)).fetchone()[0]:
-            assert not look.done()
-        dying.commit()
-        assert look.result() == {}
+    """Other content, no file, and what is no file, which is never read, are told apart."""
+    record = installed(tmp_path, "one", sources("one", 2))
+    change(tmp_path / "one" / "m0.py")
+    verdict = verify(record)
+    assert [(found.kind, Path(found.path).name) for found in verdict.problems] == [(problem, "m0.py")]
+    assert verdict.files == 2
+
+
+@pytest.mark.parametrize("line", ["one/m0.py,nosuch=abc,3", "one/m0.py,shake_128=abc,3"])
+def test_a_hash_that_cannot_be_made_is_a_problem(tmp_path: Path, line: str) -> None:
+    """And no crash; lines without a hash are left out."""
+    record = installed(tmp_path, "one", sources("one", 1), line, "one/what.py,,")
+    assert [found.kind for found in verify(record).problems] == ["unreadable"]
+
+
+def verify(record: Path) -> Verdict:
+    """What the audit's step says of all files of a package, without the engine."""
+    lines = audit.hashed_lines(str(record.parent))
+    return sum((audit.verify_file(record.parent.parent / path, known) for path, known in lines), Verdict())
 
 
 def test_nothing_to_audit_is_reported_before_any_database(pyengine: Any, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ AWAITED = {
     "pyengine/worker/step_runner.py": (1, "bodies of users: any outcome is posted, an error of ours is told"),
     "pyengine/worker/worker.py": (2, "the heartbeat waits for the declaration"),
     "pyengine/stop_signals.py": (2, "the thread that hears signals, and one that flushes at the end"),
-    "pyengine/demo/worker.py": (1, "a thread that waits for the parent process, and asks to stop"),
+    "pyengine/demo/audit.py": (1, "a thread that waits for the parent process, and asks to stop"),
 }
 
 

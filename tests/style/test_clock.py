@@ -20,7 +20,7 @@ OTHER_TIMES = {
     "pyengine/calls/adapters/": "programs of their own",
 }
 # a library's own wait, with its own time limit
-PROCESSES = {"pyengine/embedded/postmaster.py", "pyengine/embedded/server.py", "pyengine/demo/crew.py"}
+PROCESSES = {"pyengine/embedded/postmaster.py", "pyengine/embedded/server.py", "pyengine/demo/run.py"}
 WAITS = {
     "asyncio": {"sleep", "timeout", "timeout_at", "wait_for"},
     "time": {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time"},

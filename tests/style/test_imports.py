@@ -89,7 +89,7 @@ SQL = re.compile(
     re.I | re.S,
 )
 # what workers and clients call; the schema itself; people's views on the command line; a user's own tables
-SQL_PLACES = ("pyengine.database.statements", "pyengine.admin", "pyengine.demo", "pyengine.cli.demo_report")
+SQL_PLACES = ("pyengine.database.statements", "pyengine.admin", "pyengine.demo")
 
 
 PACKAGE = list(modules("pyengine"))

@@ -182,22 +182,15 @@ def error_text(error: Any) -> str:
     return printable(headline(error)) if named else compact(error)
 
 
-def show(console: Console, folded: Sequence[Line], *, mark: str = "") -> None:
-    """Print lines, with times relative to the first.
-
-    Args:
-        console: the console.
-        folded: the lines.
-        mark: printed in place of the position of lines whose `seq` is -1.
-    """
+def show(console: Console, folded: Sequence[Line]) -> None:
+    """Print lines, with times relative to the first."""
     from rich.text import Text
 
     room = max(console.width - LEAST_VALUE - 20, 20)
     width = min(max((len(line.text) for line in folded), default=0), 48, room)
     for line in folded:
         offset = (line.at - folded[0].at).total_seconds()
-        where = mark if line.seq < 0 else str(line.seq)
-        text = Text(f"  {offset:>8.3f} s  {where:>{max(4, len(mark))}}  ", style="dim")
+        text = Text(f"  {offset:>8.3f} s  {line.seq:>4}  ", style="dim")
         text.append(line.text.ljust(width) if line.value else line.text, style=line.style)
         if line.value:
             text.append("  " + clip(line.value, max(console.width - text.cell_len - 2, 20)))
