@@ -255,7 +255,10 @@ class AdapterWorker(Process):
             await clock.sleep(every_s)
             leased = [one for one in self._running.values() if one.version is not None]
             try:
-                if leased and (lost := len(leased) - await self._attempts.renew(leased)):
+                renewed = await self._attempts.renew(leased) if leased else 0
+                # polls that ended meanwhile have given theirs back
+                held = {id(one) for one in self._running.values()}
+                if (lost := sum(id(one) in held for one in leased) - renewed) > 0:
                     logger.info("%d leases of adapters were not renewed", lost)
                 if None in await self._side.run(HEARTBEAT, self.id, [], [], [], self._ticker.since_tick_ms()):
                     await send_hello(self._side, self._hello)
@@ -354,6 +357,8 @@ class AdapterWorker(Process):
                 executed.answer.error.get("message", ""),
                 state or "the lease is lost",
             )
+        elif state == "failed_terminal":
+            logger.warning("adapter %s, attempt %s: its result cannot be one", leased.adapter, leased.key)
 
     async def _give_back(self, leased: Leased, reason: str) -> None:
         if leased.version is not None:

@@ -196,14 +196,29 @@ def test_a_root_whose_result_was_excised(scene: Scene) -> None:
 
 
 def test_a_scope_that_joined_and_cannot_read_the_result(scene: Scene) -> None:
-    """The answer is a DAG of a call that the first scope has a result of, and the second one has not."""
+    """The answer is a DAG of a call that the first scope has a result of, and the second one has not.
+
+    Nothing is pinned there. Its step and its client are told to call again, which runs.
+    """
     inner = scene.begin([1], function=G)
     scene.run(9)
-    scene.begin()
-    assert scene.begin(scope="t")["at"] == "joined"
+    scene.begin(step_id="r.1")
+    joined = scene.begin(scope="t", step_id="w.1")
+    assert joined["at"] == "joined"
     (document,) = scene.lease()
     made = dag_of(scene, bytes.fromhex(inner["node"]))
     assert scene.report(document, **done_with(made)) == "completed_ok"
+    assert scene.one(
+        "select array_agg(scope order by scope) from durable._pins where node_id = %s",
+        bytes.fromhex(joined["node"]),
+    ) == ["s"]
+    result = "select durable.call_result_v1(%s, %s, %s)"
+    ended = scene.one(result, joined["execution_key"], joined["node"], "t")
+    assert (ended["status"], ended["error"]["code"]) == ("aborted", "result_unreadable")
+    assert scene.one(result, joined["execution_key"], joined["node"], "s")["value"] == {"i64": 9}
+    again = scene.begin(scope="t", step_id="w.1")
+    assert (again["at"], again["error"]["data"]["code"]) == ("aborted", "result_unreadable")
+    assert scene.begin(step_id="r.1")["at"] == "step_hit"
     assert scene.begin()["at"] == "pinned_hit" and scene.begin(scope="t")["at"] == "started"
     assert scene.run(10) == ["completed_ok"]
     found = scene.begin(scope="t")

@@ -71,6 +71,15 @@ def test_a_miss_names_the_nearest_call_down_to_the_datum(scene: Scene) -> None:
     assert scene.count("_call_attempts") == 2
 
 
+def test_a_miss_for_want_of_an_input(scene: Scene) -> None:
+    """An input that was never called in the scope is the reason, and no error."""
+    node = bytes.fromhex(scene.begin([1], scope="t")["node"])
+    answer = why(scene, None, inputs=[node])
+    assert (answer["at"], answer["nearest"]) == ("started", None)
+    assert "it was never called in this scope" in answer["reason"]
+    assert scene.count("_call_attempts") == 1
+
+
 def test_a_miss_names_function_and_salt(scene: Scene) -> None:
     """Options of the URI and the salt are parts of the key."""
     scene.begin([1], function=F + "?v=1")

@@ -3,12 +3,15 @@ error at most: values are looked at as they are read, not as they are written.""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Any
 
 import pytest
 
+from pyengine.calls.adapter_worker import AdapterWorker
+from pyengine.calls.contract import Done, Executed
 from pyengine.calls.datums import Datum, datum_of, from_objects, from_tagged, to_tagged, value_of
 from pyengine.calls.identity import NewObject
 from pyengine.errors import DecodeError, EncodeError
@@ -106,23 +109,76 @@ def test_rows_that_are_there_are_refused_by_readers(scene: Scene, kind: str) -> 
 
 @pytest.mark.parametrize("kind", TOO_MUCH)
 def test_it_is_no_result(scene: Scene, kind: str) -> None:
-    """A report that brings it is refused; one that names what is there ends the attempt: result_invalid."""
-    datums, _ = TOO_MUCH[kind]
+    """A report that brings it ends the attempt, and so does one that names what is there: result_invalid."""
+    datums, words = TOO_MUCH[kind]
+    objects = json.loads(manifest(datums))["objects"]
+    node = NewObject("node", "literal", None, (datums[-1].id,))
+    brought = {"class": "done", "outcome": "ok", "objects": objects, "result": node.id.hex()}
     begun = scene.begin()
     (document,) = scene.lease()
-    node = NewObject("node", "literal", None, (datums[-1].id,))
-    objects = json.loads(manifest(datums))["objects"]
-    report = {"class": "done", "outcome": "ok", "objects": objects, "result": node.id.hex()}
-    key = bytes.fromhex(begun["execution_key"])
-    asked = "select durable.call_report_v1(%s, %s, %s)"
-    said = refusal(scene.conn, scene.one, asked, key, document["version"], json.dumps(report))
-    assert said.startswith("WF004")
+    assert scene.report(document, **brought, stderr="heard") == "failed_terminal"
+    assert why(scene, begun, words) == "result_invalid"
+    assert scene.count("_objects where kind = 'datum' and sub = 'list'") == 0
+    assert scene.all("select class, stderr from durable._call_polls") == [("failed", "heard")]
     smuggled(scene, datums)
     made = scene.one("select durable.dag_put(durable.node_literal(%s))", datums[-1].id)
+    begun = scene.begin()
+    (document,) = scene.lease()
     report = {"class": "done", "outcome": "ok", "result": bytes(made).hex()}
-    assert scene.one(asked, key, document["version"], json.dumps(report)) == "failed_terminal"
-    state, error = scene.promise(begun)
-    assert (state, error["data"]["code"]) == ("rejected", "result_invalid")
+    assert scene.report(document, **report) == "failed_terminal"
+    assert why(scene, begun, words) == "result_invalid"
+
+
+def test_malformed_objects_are_refused(scene: Scene) -> None:
+    """They are no answer of the contract, as the worker says; what is too much cannot be a result."""
+    scene.begin()
+    (document,) = scene.lease()
+    report = {"class": "done", "outcome": "ok", "objects": [{"id": "00"}], "result": "00" * 32}
+    assert refusal(scene.conn, scene.report, document, **report).startswith("WF004")
+    assert scene.count("_call_polls") == 0
+
+
+class Bringing:
+    """An adapter within this process, whose answers bring these objects."""
+
+    adapters = ("fake",)
+
+    def __init__(self, datums: list[Datum]) -> None:
+        self._objects = json.loads(manifest(datums))["objects"]
+        self._last = datums[-1].id.hex()
+
+    async def execute(self, adapter: str, request: Any) -> Executed:
+        """Bring them."""
+        return Executed(answer=Done(outcome="ok", objects=self._objects, result=self._last))
+
+    async def cancel(self, adapter: str, request: Any) -> None:
+        """Do nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+def test_a_worker_says_that_a_result_cannot_be_one(
+    open_scene: Scene, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The attempt ends as result_invalid at the report that brings it, and a line tells of it."""
+    scene, begun = open_scene, open_scene.begin()
+
+    async def main() -> None:
+        async with AdapterWorker([Bringing(doubled(30))], dsn), asyncio.timeout(60):
+            while scene.promise(begun)[0] == "pending":
+                await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+    assert why(scene, begun, "more than 1000000 parts") == "result_invalid"
+    assert caplog.text.count("its result cannot be one") == 1
+
+
+def why(scene: Scene, answer: dict[str, Any], words: str) -> str:
+    """The code with which an attempt was given up, for a reason with these words."""
+    state, error = scene.promise(answer)
+    assert state == "rejected" and words in error["message"]
+    return str(error["data"]["code"])
 
 
 def test_a_hit_of_an_earlier_result_answers(scene: Scene) -> None:

@@ -114,6 +114,18 @@ def test_why_names_the_difference(at_database: Any, conn: Connection, sorted_cal
     assert "cancelled" in text
 
 
+def test_why_names_an_input_that_is_not_there(at_database: Any, conn: Connection, sorted_call: str) -> None:
+    """In a scope where an input was never called, that is the reason."""
+    row = conn.execute(
+        "select durable.call_begin('exp-7', 'dml+exec://local/sum', array[decode(%s, 'hex')]) ->> 'node'",
+        (sorted_call,),
+    ).fetchone()
+    assert row is not None
+    conn.execute("select durable.scope_open('empty')")
+    answer = at_database("call", "why", row[0], "-s", "empty")
+    assert answer.code == 0 and "it was never called in this scope" in answer.out
+
+
 def test_retry_cancel_invalidate(at_database: Any, conn: Connection, sorted_call: str) -> None:
     """Each answers what it did."""
     again = at_database("call", "retry", sorted_call, "--json").document

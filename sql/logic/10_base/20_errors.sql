@@ -72,6 +72,18 @@ end
 $$;
 comment on function durable._fail_invalid(text, text) is 'Raises WF004.';
 
+create or replace function durable._fail_unfolded(p_id bytea, p_flaw text)
+returns void language plpgsql volatile
+as $$
+begin
+  raise exception 'invalid argument'
+    using errcode = 'WF004', detail = format('Value %s cannot be unfolded: %s.', encode(p_id, 'hex'), p_flaw),
+          hint = 'Store it elsewhere and pass its URI.', datatype = 'durable.unfolded';
+end
+$$;
+comment on function durable._fail_unfolded(bytea, text) is
+  'Raises WF004 for a value that is too much for its readers, with a mark in the field for a data type: a report tells it from objects that are malformed.';
+
 create or replace function durable._fail_not_awaitable(p_id text)
 returns void language plpgsql volatile
 as $$

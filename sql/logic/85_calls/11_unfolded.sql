@@ -48,16 +48,6 @@ as $$ select u.parts > 6553 or u.bytes > 65536 or u.is_deep from durable._unfold
 comment on function durable._is_long(bytea) is
   'Whether a datum is longer than 64 KiB as JSON for certain, where each part has 10 bytes, or too deep. Tells it without making the JSON.';
 
-create or replace function durable._fail_unfolded(p_id bytea, p_flaw text)
-returns void language plpgsql volatile
-as $$
-begin
-  perform durable._fail_invalid(format('Value %s cannot be unfolded: %s.', encode(p_id, 'hex'), p_flaw),
-                                'Store it elsewhere and pass its URI.');
-end
-$$;
-comment on function durable._fail_unfolded(bytea, text) is 'Raises WF004 for a value that is too much for its readers.';
-
 create or replace function durable._check_unfolded(p_objects durable._object[])
 returns void language plpgsql volatile
 as $$

@@ -86,6 +86,41 @@ $$;
 comment on function durable._rejoin_attempt(durable._call, bytea, boolean) is
   'A step asks again for its attempt, which goes on: it waits for it, also if it or its scope had left it meanwhile. False if the attempt has just ended.';
 
+create or replace function durable._aborted(p_attempt durable._call_attempts, p_code text, p_message text, p_cause jsonb)
+returns text language sql immutable
+as $$
+  select durable._refusal('CallAborted', p_message, jsonb_build_object(
+    'code', p_code, 'cause', p_cause, 'execution_key', encode(p_attempt.execution_key, 'hex')))
+$$;
+comment on function durable._aborted(durable._call_attempts, text, text, jsonb) is 'The error of an attempt that was given up: a code, and the last failure as cause.';
+
+create or replace function durable._is_left_out(p_attempt durable._call_attempts, p_scope text, p_node bytea)
+returns boolean language plpgsql stable
+as $$
+declare
+  v_end durable._objects;
+begin
+  if p_attempt.exec_id is null or exists (
+       select from durable._call_waiters w
+       where w.execution_key = p_attempt.execution_key and w.scope = p_scope and w.node_id = p_node) then
+    return false;
+  end if;
+  v_end := durable._value_end(p_scope, p_attempt.outcome_dag);
+  return v_end.kind <> 'datum' and v_end.excised_at is null;
+end
+$$;
+comment on function durable._is_left_out(durable._call_attempts, text, bytea) is
+  'Whether the result of an attempt was pinned for others alone: it is that of a call which this scope has no result of.';
+
+create or replace function durable._left_out(p_attempt durable._call_attempts, p_scope text)
+returns text language sql immutable
+as $$
+  select durable._aborted(
+    p_attempt, 'result_unreadable',
+    format('the result is that of a call which scope %L has no result of; call again, and it runs for this scope', p_scope), null)
+$$;
+comment on function durable._left_out(durable._call_attempts, text) is 'The error of a scope that cannot read the result for which it has waited.';
+
 create or replace function durable._step_answer(p_call durable._call)
 returns jsonb language plpgsql volatile
 as $$
@@ -111,7 +146,9 @@ begin
     return durable._call_answer('joined', p_call.node, null, v_attempt);
   end if;
   select * into v_attempt from durable._call_attempts a where a.execution_key = v_step.execution_key;
-  if v_attempt.exec_id is not null then
+  if durable._is_left_out(v_attempt, p_call.scope, p_call.node) then
+    return durable._call_answer('aborted', p_call.node, null, null, durable._left_out(v_attempt, p_call.scope));
+  elsif v_attempt.exec_id is not null then
     return durable._call_answer('step_hit', p_call.node, durable._exec_for(v_attempt, p_call.node), v_attempt);
   end if;
   return durable._call_answer('aborted', p_call.node, null, v_attempt, durable._aborted_error(v_attempt));

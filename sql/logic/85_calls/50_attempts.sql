@@ -125,14 +125,6 @@ $$;
 comment on function durable._add_poll(durable._call_attempts, integer, text, text, jsonb, text, bigint) is
   'Stores the answer of an adapter, for people, and forgets those that have a hundred newer ones. The caller has locked the attempt, so the number is free.';
 
-create or replace function durable._aborted(p_attempt durable._call_attempts, p_code text, p_message text, p_cause jsonb)
-returns text language sql immutable
-as $$
-  select durable._refusal('CallAborted', p_message, jsonb_build_object(
-    'code', p_code, 'cause', p_cause, 'execution_key', encode(p_attempt.execution_key, 'hex')))
-$$;
-comment on function durable._aborted(durable._call_attempts, text, text, jsonb) is 'The error of an attempt that was given up: a code, and the last failure as cause.';
-
 create or replace function durable._give_up(
   p_attempt durable._call_attempts, p_code text, p_message text, p_cause jsonb, p_now bigint, p_state text default 'rejected')
 returns void language plpgsql volatile

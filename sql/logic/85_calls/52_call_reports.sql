@@ -200,24 +200,36 @@ end
 $$;
 comment on function durable._put_execs(durable._call_attempts) is 'Puts the execution of each node that waits for an attempt.';
 
-create or replace function durable._put_pins(p_attempt durable._call_attempts)
-returns durable._new_pin[] language plpgsql volatile
+create or replace function durable._readable_pins(p_attempt durable._call_attempts, p_pins durable._new_pin[])
+returns durable._new_pin[] language sql stable
 as $$
-declare
-  v_pins durable._new_pin[] := durable._pins_of(p_attempt);
+  select array(
+    select n from unnest(p_pins) n
+    where (select durable._dag_datum(null, p_attempt.outcome_dag)) is not null
+          or durable._dag_datum(n.scope, p_attempt.outcome_dag) is not null)
+$$;
+comment on function durable._readable_pins(durable._call_attempts, durable._new_pin[]) is
+  'Those of the pins of an outcome whose scopes can read it: all, but for a DAG whose root is a call that a scope has no result of.';
+
+create or replace function durable._put_pins(
+  p_attempt durable._call_attempts, out asked durable._new_pin[], out pinned durable._new_pin[])
+language plpgsql volatile
+as $$
 begin
+  asked := durable._pins_of(p_attempt);
+  pinned := durable._readable_pins(p_attempt, asked);
   perform durable._put_execs(p_attempt);
-  if not durable._try_lock_pins(v_pins) then
+  if not durable._try_lock_pins(pinned) then
     perform durable._start_over();
   end if;
-  perform durable._pin(v_pins, p_attempt.execution_key, durable._now_ms());
-  return v_pins;
+  perform durable._pin(pinned, p_attempt.execution_key, durable._now_ms());
 end
 $$;
 comment on function durable._put_pins(durable._call_attempts) is
-  'Puts the execution of each node that waits for an attempt, and pins it, before anything else is locked. Answers the pins; the caller starts over if they are not those of the attempt once it is locked. WF099: a scope or a pin is locked.';
+  'Puts the execution of each node that waits for an attempt, and pins it where it can be read, before anything else is locked. The caller starts over if those asked for are not those of the attempt once it is locked. WF099: a scope or a pin is locked.';
 
-create or replace function durable._publish_result(p_attempt durable._call_attempts, p_now bigint)
+create or replace function durable._publish_result(
+  p_attempt durable._call_attempts, p_pins durable._new_pin[], p_now bigint)
 returns text language plpgsql volatile
 as $$
 declare
@@ -226,14 +238,17 @@ declare
 begin
   update durable._call_attempts a set ended_at = greatest(p_now, a.created_at), exec_id = v_exec, failures = 0
   where a.execution_key = p_attempt.execution_key;
+  delete from durable._call_waiters w
+  where w.execution_key = p_attempt.execution_key
+    and not exists (select from unnest(p_pins) n where n.scope = w.scope and n.node_id = w.node_id);
   perform durable._settle_one(
     durable._call_promise(p_attempt.execution_key), 'resolved', jsonb_build_object(
       'status', v_status, 'exec', encode(v_exec, 'hex'), 'dag', encode(p_attempt.outcome_dag, 'hex'))::text, null, p_now);
   return 'completed_' || v_status;
 end
 $$;
-comment on function durable._publish_result(durable._call_attempts, bigint) is
-  'Resolves the promise of an attempt, in the transaction that pinned its result for everybody who waits: nobody sees one without the other. A failed result resolves it too.';
+comment on function durable._publish_result(durable._call_attempts, durable._new_pin[], bigint) is
+  'Resolves the promise of an attempt, in the transaction that pinned its result for everybody who waits and can read it: nobody sees one without the other. A scope that cannot read it has not waited for it, and its next call runs. A failed result resolves it too.';
 
 create or replace function durable._integrate(p_execution_key bytea, p_version integer)
 returns text language plpgsql volatile
@@ -241,7 +256,8 @@ as $$
 declare
   v_attempt durable._call_attempts;
   v_flaw text;
-  v_pins durable._new_pin[];
+  v_asked durable._new_pin[];
+  v_pinned durable._new_pin[];
   v_now bigint;
   v_task durable._tasks;
 begin
@@ -251,7 +267,7 @@ begin
   elsif v_attempt.phase <> 'poll_adapter' and v_attempt.ended_at is null then
     v_flaw := durable._result_flaw(p_execution_key, v_attempt.outcome_dag);
     if v_flaw is null then
-      v_pins := durable._put_pins(v_attempt);
+      select p.asked, p.pinned into v_asked, v_pinned from durable._put_pins(v_attempt) p;
     end if;
   end if;
   if not durable._try_lock_report(p_execution_key, true) then
@@ -263,10 +279,10 @@ begin
   select * into v_attempt from durable._call_attempts a where a.execution_key = p_execution_key;
   if v_attempt.phase = 'poll_adapter' then
     perform durable._fail_conflict('There is no stored outcome to integrate.', 'Report done first.');
-  elsif v_flaw is null and durable._pins_of(v_attempt) is distinct from v_pins then
+  elsif v_flaw is null and durable._pins_of(v_attempt) is distinct from v_asked then
     perform durable._start_over();  -- somebody has joined meanwhile
   elsif v_flaw is null then
-    return durable._publish_result(v_attempt, v_now);
+    return durable._publish_result(v_attempt, v_pinned, v_now);
   end if;
   perform durable._add_poll(v_attempt, p_version, 'integration', v_task.pid, '{}', v_flaw, v_now);
   if v_flaw <> 'missing' then
@@ -303,18 +319,38 @@ $$ set lock_timeout = '50ms';
 comment on function durable.call_integrate_v1(bytea, integer) is
   'For adapter workers: pins a stored outcome, after its objects were fetched. Answers completed_ok, completed_error, retry_wait (not here yet), failed_terminal, or busy: call again. WF001, WF002, WF003.';
 
+create or replace function durable._too_much(p_report jsonb, p_flaw text)
+returns jsonb language sql immutable
+as $$
+  select jsonb_strip_nulls(jsonb_build_object(
+    'class', 'failed', 'retryable', false, 'error', jsonb_build_object('code', 'result_invalid', 'message', p_flaw),
+    'started_at', p_report -> 'started_at', 'stderr', p_report -> 'stderr'))
+$$;
+comment on function durable._too_much(jsonb, text) is
+  'The report in place of a done one whose result no reader could unfold: as for such a result that was there already, the attempt ends.';
+
 create or replace function durable._report_or_busy(p_execution_key bytea, p_version integer, p_report jsonb)
 returns text language plpgsql volatile
 as $$
 declare
   v_dag bytea;
   v_state text;
+  v_mark text;
+  v_detail text;
+  v_hint text;
 begin
   begin
     v_dag := durable._put_result(p_report);
     v_state := durable._poll_report(p_execution_key, p_version, p_report, v_dag);
-  exception when lock_not_available then
-    return 'busy';
+  exception
+    when lock_not_available then
+      return 'busy';
+    when sqlstate 'WF004' then
+      get stacked diagnostics v_mark = pg_datatype_name, v_detail = pg_exception_detail, v_hint = pg_exception_hint;
+      if v_mark is distinct from 'durable.unfolded' then
+        perform durable._fail_invalid(v_detail, v_hint);
+      end if;
+      return durable._report_or_busy(p_execution_key, p_version, durable._too_much(p_report, v_detail));
   end;
   if not starts_with(v_state, 'integrate_') or not coalesce((p_report ->> 'integrate')::boolean, true)
      or durable._result_flaw(p_execution_key, v_dag) is not distinct from 'missing' then
@@ -326,7 +362,7 @@ begin
 end
 $$;
 comment on function durable._report_or_busy(bytea, integer, jsonb) is
-  'A report, and its integration if that waits for nobody; or busy, if another session holds what it needs for longer than lock_timeout. Leaves a short lock_timeout: the functions above it are defined with one of their own.';
+  'A report, and its integration if that waits for nobody, or the end of the attempt if its result is too much for readers; or busy, if another session holds what it needs for longer than lock_timeout. Leaves a short lock_timeout: the functions above it are defined with one of their own.';
 
 create or replace function durable.call_report_v1(p_execution_key bytea, p_version integer, p_report jsonb)
 returns text language plpgsql volatile

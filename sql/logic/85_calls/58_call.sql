@@ -227,6 +227,8 @@ begin
   select * into v_attempt from durable._call_attempts a where a.execution_key = durable._unhex(p_key);
   if v_attempt.execution_key is null then
     perform durable._fail_not_found('attempt', p_key, 'Call again: the result may be pinned.');
+  elsif durable._is_left_out(v_attempt, p_scope, durable._unhex(p_node)) then
+    return jsonb_build_object('status', 'aborted', 'error', durable._given_up(durable._left_out(v_attempt, p_scope)::jsonb));
   elsif v_attempt.exec_id is not null then
     return durable._value_answer(durable._call_answer('ended', durable._unhex(p_node),
                                                       durable._exec_for(v_attempt, durable._unhex(p_node)), v_attempt) - 'at',
@@ -238,7 +240,7 @@ begin
 end
 $$;
 comment on function durable.call_result_v1(text, text, text) is
-  'For clients and as a step of a workflow: how an attempt ended for a node of a scope that waits for it; status null while it goes on. WF001, WF004, WF014, WF015.';
+  'For clients and as a step of a workflow: how an attempt ended for a node of a scope that waits for it; status null while it goes on, aborted with the code result_unreadable if its result is one that this scope cannot read. WF001, WF004, WF014, WF015.';
 
 create or replace function durable.call_value_v1(p_dag text, p_scope text)
 returns jsonb language plpgsql volatile

@@ -255,6 +255,7 @@ as $$
 declare
   v_call durable._call;
   v_at text;
+  v_reason text;
 begin
   v_call.scope := $1;
   v_call.function := $2;
@@ -264,7 +265,15 @@ begin
   v_call.share := $6;
   v_call.cache_errors := false;
   v_call.max_age_ms := durable._ms($7);
-  v_call := durable._planned(v_call);
+  v_call.node := (durable._call_object('call', $2, $3))[2].id;
+  begin
+    v_call := durable._planned(v_call);
+  exception when sqlstate 'WF014' then
+    -- its input runs first, and leads to values that nobody knows
+    get stacked diagnostics v_reason = pg_exception_detail;
+    return jsonb_build_object('at', 'started', 'node', encode(v_call.node, 'hex'), 'value_key', null, 'reason', v_reason,
+                              'nearest', null);
+  end;
   v_at := durable._plan(v_call);
   return jsonb_build_object(
     'at', v_at, 'node', encode(v_call.node, 'hex'), 'value_key', encode(v_call.value_key, 'hex'),
@@ -273,4 +282,4 @@ begin
 end
 $$;
 comment on function durable.explain_miss(text, text, bytea[], text, text, boolean, interval) is
-  'Why a call would run: select durable.explain_miss(''exp-7'', ''dml+exec://local/sort'', array[durable.literal(''[2, 1]'')]). Answers {at, node, value_key, reason, nearest}; nearest is the recorded call of that function that has most in common, and its differences, down to the datum: {what, path, recorded, asked}. Starts nothing. WF004, WF013, WF014.';
+  'Why a call would run: select durable.explain_miss(''exp-7'', ''dml+exec://local/sort'', array[durable.literal(''[2, 1]'')]). Answers {at, node, value_key, reason, nearest}; nearest is the recorded call of that function that has most in common, and its differences, down to the datum: {what, path, recorded, asked}. Where an input has no value in the scope yet, the reason is that, and value_key is null. Starts nothing. WF004, WF013.';
