@@ -14,6 +14,7 @@ from pyengine.client.client import Client
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.definitions.registry import Registry
+from pyengine.own_threads import in_a_thread
 
 __all__ = ["AppRuntime"]
 
@@ -67,12 +68,12 @@ class AppRuntime:
             if url is None:
                 server = EmbeddedPostgres(target.data_dir)
                 start_server = server.start
-                url = await asyncio.to_thread(server.start)
-                self._closing.push_async_callback(asyncio.to_thread, server.stop)
+                url = await in_a_thread(server.start)
+                self._closing.push_async_callback(in_a_thread, server.stop)
             if install or target.embedded:
                 from pyengine.admin import migrate
 
-                await asyncio.to_thread(migrate.install, url)
+                await in_a_thread(migrate.install, url)
             self.database = Database(url, listen_url=direct, start_server=start_server)
             await self.database.open()
             self.listener = Listener(self.database)

@@ -8,13 +8,13 @@ the other side does not have, and move its name at the version that was read.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
 from pyengine.calls.remotes import DatabaseRemote, FileRemote, Manifest, Ref, RefMove
 from pyengine.database.statements.objects import OPEN_HEAD, REF_READ
 from pyengine.errors import InvalidRequest, NotFound
+from pyengine.own_threads import in_a_thread
 
 __all__ = ["DatabasePlace", "FolderPlace", "Place", "Remote"]
 
@@ -61,7 +61,7 @@ class DatabasePlace(DatabaseRemote):
 
 
 class FolderPlace:
-    """A folder, which is read and written in a thread.
+    """A folder, which is read and written in threads.
 
     Args:
         folder: the folder.
@@ -72,11 +72,11 @@ class FolderPlace:
 
     async def ref(self, name: str) -> Ref | None:
         """Return the commit and version of a name."""
-        return await asyncio.to_thread(self._folder.ref, name)
+        return await in_a_thread(self._folder.ref, name)
 
     async def fetch(self, tops: Sequence[bytes], known: Sequence[bytes]) -> Manifest:
         """Return objects with all that they reach, without what the known ones reach."""
-        return await asyncio.to_thread(self._folder.fetch, tops, known)
+        return await in_a_thread(self._folder.fetch, tops, known)
 
     async def new_version(self, name: str) -> int:
         """Return 0: the name is made when it moves."""
@@ -84,7 +84,7 @@ class FolderPlace:
 
     async def push(self, manifest: Manifest) -> None:
         """Apply a manifest, whole or not at all."""
-        await asyncio.to_thread(self._folder.push, manifest)
+        await in_a_thread(self._folder.push, manifest)
 
 
 class Remote:

@@ -47,6 +47,7 @@ from pyengine.database.statements.procedures import (
     Procedure,
 )
 from pyengine.errors import EmbeddedPostgresError, EngineError, InvalidRequest, Unavailable
+from pyengine.own_threads import in_a_thread, resolve_in_threads
 from pyengine.passwords import hidden
 from pyengine.servers import Servers, is_standby
 
@@ -233,7 +234,7 @@ class Database:
         except Unavailable:
             if self._start_server is None:
                 raise
-        await asyncio.to_thread(self._start_again, self._start_server)
+        await in_a_thread(self._start_again, self._start_server)
         return await self._connect(role)
 
     def _start_again(self, start_server: Callable[[], object]) -> None:
@@ -269,6 +270,7 @@ class Database:
     async def _connect_to(self, url: str, role: str) -> Any:
         """Return a new connection to one server; raises as `connect`."""
         where = named(url)
+        resolve_in_threads(asyncio.get_running_loop())
         try:
             conn = await asyncpg.connect(
                 url,

@@ -10,7 +10,6 @@ headers to another server.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import ssl
 import sys
@@ -28,6 +27,7 @@ from pyengine.definitions.definition import StepDef
 from pyengine.definitions.registry import make_step
 from pyengine.definitions.retry import NO_RETRY, Retry
 from pyengine.errors import InvalidRequest
+from pyengine.own_threads import in_a_thread
 from pyengine.values.codec import MAX_PAYLOAD_BYTES, refuse_non_finite, unwritable
 from pyengine.values.shapes import SORTED
 from pyengine.workflow.http_records import (
@@ -157,7 +157,7 @@ async def _http(request: HttpRequest) -> HttpResponse:
     """Make one attempt."""
     if "httpx" not in sys.modules:
         # importing it takes a while and reads files
-        await asyncio.to_thread(_tls)
+        await in_a_thread(_tls)
     import httpx
 
     headers = {

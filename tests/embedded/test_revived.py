@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,28 @@ def test_a_worker_and_its_client(home: Path, monkeypatch: pytest.MonkeyPatch) ->
             await client.promises.resolve(f"{run.id}.0", "done")
             async with asyncio.timeout(WAIT_S):
                 assert await run == "done"
+
+    asyncio.run(main())
+    assert read_postmaster(home / "data") is None
+
+
+def test_no_thread_of_the_loop_is_needed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users' code may hang in the default executor: the server starts, starts again and stops beside it."""
+    for name in ("PYENGINE_DATABASE_URL", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def main() -> None:
+        released = threading.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        hung = loop.run_in_executor(None, released.wait)
+        try:
+            async with asyncio.timeout(WAIT_S), App(data_dir=home).client() as client:
+                kill(home)
+                await answered(lambda: client.promises.create("one", timeout="1h"))
+        finally:
+            released.set()
+            await hung
 
     asyncio.run(main())
     assert read_postmaster(home / "data") is None

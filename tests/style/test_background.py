@@ -25,10 +25,7 @@ AWAITED = {
         "`serve` waits for both, `run` and `_end_tasks` end the threads of the loop",
     ),
     "pyengine/development.py": (1, "awaited at once: a task only for the context of errors"),
-    "pyengine/app_runtime.py": (3, "awaited at once"),
-    "pyengine/database/connection.py": (1, "the connection that misses the server awaits its start"),
     "pyengine/calls/adapter_process.py": (1, "the function that begins it waits for the end of the process"),
-    "pyengine/calls/exchange.py": (3, "awaited at once"),
     "pyengine/calls/functions.py": (1, "the caller awaits it"),
     "pyengine/calls/handles.py": (2, "calls of a workflow, whose code awaits them"),
     "pyengine/gateway/courier/hosts.py": (3, "the request awaits the look-up"),
@@ -37,12 +34,16 @@ AWAITED = {
         5,
         "`_main` waits for them; the thread tells the worker why it ended",
     ),
+    "pyengine/own_threads.py": (1, "the caller awaits the outcome"),
     "pyengine/thread_pool.py": (1, "functions of users: the outcome goes to the loop"),
     "pyengine/worker/step_runner.py": (1, "bodies of users: any outcome is posted, an error of ours is told"),
     "pyengine/worker/worker.py": (2, "the heartbeat waits for the declaration"),
     "pyengine/stop_signals.py": (2, "the thread that hears signals, and one that flushes at the end"),
     "pyengine/demo/audit.py": (1, "a thread that waits for the parent process, and asks to stop"),
 }
+
+# whose threads are those of the loop: the program's that calls its own function outside of any run
+PLAIN_CALLS = {"pyengine/definitions/registry.py", "pyengine/calls/functions.py"}
 
 
 def groups(module: Module) -> set[str]:
@@ -101,3 +102,26 @@ def test_a_task_group_is_awaited() -> None:
     text = "async def f():\n    async with asyncio.TaskGroup() as group:\n        group.create_task(g())"
     assert begun(Module(path="pyengine/x.py", text=text)) == []
     assert begun(Module(path="pyengine/x.py", text=text.replace("TaskGroup", "Runner"))) == [3]
+
+
+def in_default_executor(module: Module) -> list[int]:
+    """Lines of a module that take a thread of the default executor."""
+    calls = [node for node in module.nodes if isinstance(node, ast.Call)]
+    named = [(node, ast.unparse(node.func).rpartition(".")[2]) for node in calls]
+    first = [(node, node.args[0] if node.args else None) for node, name in named if name == "run_in_executor"]
+    taken = [node.lineno for node, one in first if isinstance(one, ast.Constant)]
+    return taken + [
+        node.lineno
+        for node in module.nodes
+        if isinstance(node, ast.Attribute | ast.Name)
+        and "to_thread" in (getattr(node, "attr", ""), getattr(node, "id", ""))
+    ]
+
+
+def test_the_default_executor_is_for_users() -> None:
+    """Users' code may fill it, so nothing of the engine waits for a place in it."""
+    ours = [one for one in modules("pyengine") if one.path not in PLAIN_CALLS]
+    assert not {one.path: lines for one in ours if (lines := in_default_executor(one))}
+    for text in ("asyncio.to_thread(f)", "begin = to_thread", "loop.run_in_executor(None, f)"):
+        assert in_default_executor(Module(path="pyengine/x.py", text=text)) == [1]
+    assert not in_default_executor(Module(path="pyengine/x.py", text="loop.run_in_executor(threads, f)"))

@@ -4,9 +4,9 @@ Lives here: `Hosts`: which network addresses of a name may be connected to. May 
 client chooses the addresses of its tasks, so without this check it could send requests into the network of
 the gateway. A name is resolved once for a connection, all its addresses are checked, and the connection is
 made to a checked one: a name that resolves to another address a moment later changes nothing. Hosts that the
-operator has named are not checked. Names may take long to resolve, so that has threads of its own: those of
-the event loop resolve the name of the database. A client may name hosts whose name servers are silent, so a
-part of the threads is kept for names that were resolved before.
+operator has named are not checked. Names may take long to resolve, so that has threads apart from those
+for the name of the database. A client may name hosts whose name servers are silent, so a part of the threads
+is kept for names that were resolved before.
 """
 
 from __future__ import annotations
