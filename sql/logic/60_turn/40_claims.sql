@@ -290,7 +290,8 @@ begin
   end if;
   if v_other is not null then
     update durable._executions h
-    set digest = c.digest, former_digest = nullif(durable._writer(h), c.digest), code_seq = h.next_seq
+    set digest = c.digest, former_digest = nullif(durable._writer(h), c.digest),
+        code_seq = case when h.digest is not null then h.next_seq end
     from (select x.execution, decode(durable._digest_of(x.workflow, x.workflow_version, p_codes, p_digests), 'hex') as digest
           from durable._executions x where x.execution = any (v_other)) c
     where h.execution = any (array[c.execution]);
