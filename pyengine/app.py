@@ -38,8 +38,9 @@ from pyengine.definitions.registry import Registry, Step, Workflow, make_step, m
 from pyengine.definitions.retry import Duration, Retry
 from pyengine.definitions.signals import Signal
 from pyengine.development import DevelopmentChecks, check_finished, observing
-from pyengine.errors import EngineError, InvalidRequest, RunFailed
+from pyengine.errors import InvalidRequest, RunFailed
 from pyengine.foreground import ServingProcess, grace_seconds, runner, serve
+from pyengine.here_and_now import ended_here
 from pyengine.live_bar import following
 from pyengine.worker.worker import GRACE_S, Worker
 
@@ -51,7 +52,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-_HALTED_CHECK_S = 2.0
 _KEPT_WITHIN_S = 60.0
 
 
@@ -236,7 +236,8 @@ class App(AppCalls, AppSchedules, Starts):
 
         Installs the schema, runs a worker in this process until the run has ended, and stops it. No other
         worker of the database executes the run or its child runs while this process lives. Then the journal
-        is replayed once, as another worker would do after a crash.
+        is replayed once, as another worker would do after a crash. Ctrl-C leaves the run where it is, for the
+        next worker, and says so.
 
         Args:
             workflow: the workflow.
@@ -289,7 +290,7 @@ class App(AppCalls, AppSchedules, Starts):
             await worker.keep(run.id)
             try:
                 async with following(run, workflow.name) if shown else contextlib.nullcontext():
-                    ended.set_result(await _ended(run))
+                    ended.set_result(await ended_here(run, workflow.name))
             except RunFailed as error:
                 ended.set_exception(error)
         # outside of the `except`: errors of the replayed code would get this one as their context
@@ -469,19 +470,6 @@ class _WorkflowDecorator(Protocol):
     """The type of `@app.workflow(...)`."""
 
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
-
-
-async def _ended(run: Run[T]) -> T:
-    """Wait for the end of a run that a worker of this process serves, within the block of that worker."""
-    while True:
-        try:
-            return await run.result(timeout=_HALTED_CHECK_S)
-        except TimeoutError:
-            status = await run.get()
-            if status.state in ("halted", "dead", "paused"):
-                raise EngineError(
-                    f"run {run.id} is {status.state}: {status.problem}", hint=f"pyengine show {run.id}"
-                ) from None
 
 
 def _refuse_loop(verb: str) -> None:

@@ -115,8 +115,9 @@ class CallSequence:
         if self.cancellation.applied and current_shield() is None:
             self._refusals += 1
             if self._refusals > REFUSALS_MAX:
-                self.swallows_at = _place_of_code()
-                self.die()
+                if self.swallows_at is None:
+                    self.swallows_at = _place_of_code()
+                    self.die()
                 return self.dead_call(kind, name)
             raise asyncio.CancelledError
         return None
@@ -312,6 +313,10 @@ class CallSequence:
     def die(self) -> None:
         """Make every call fail from now on."""
         self.dead = self.restricted = True
+
+    def revive(self) -> None:
+        """Allow calls in shields, if code was stopped: it is undone there, and has dead calls itself."""
+        self.dead = False
 
     def disagree(self, got: str, row: Row | None, kind: CallKind, name: str) -> Call:
         """Halt at the next number, and return the dead call that the code gets."""

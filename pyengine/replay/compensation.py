@@ -48,8 +48,12 @@ class Compensations:
             _, args, kwargs = signature.check(args, kwargs, signature.pack(args, kwargs))
         self._stack.append((undo, args, kwargs))
 
-    async def run(self, error: BaseException) -> NoReturn:
+    async def run(self, error: BaseException, *, left: bool) -> NoReturn:
         """End the other tasks of the run, make the calls, and raise the error by which its code ended.
+
+        Args:
+            error: by which its code ended.
+            left: its tasks can end; those of code that was stopped never do.
 
         Raises:
             CompensationFailed: one of the calls failed; the error is its cause.
@@ -58,7 +62,8 @@ class Compensations:
         # what the shield defers is raised when it is left; the run ends anyway
         with contextlib.suppress(asyncio.CancelledError):
             async with ShieldScope(None):
-                await self._end_tasks()
+                if left:
+                    await self._end_tasks()
                 while self._stack:
                     undo, args, kwargs = self._stack.pop()
                     try:

@@ -223,8 +223,7 @@ class Replay:
             # a workflow has no process to leave
             return self._halted() or self._failed(error)
         waits = self._transacting and self.in_transaction
-        if self._sequence.swallows_at is not None:
-            run_log.cancellation_swallowed(self.run, self._sequence.swallows_at)
+        if self._sequence.dead and self._sequence.swallows_at is not None:
             return Cancelled()
         if not waits and self._sequence.misses_calls:
             self._halt_at_missing_call()
@@ -268,8 +267,11 @@ class Replay:
             self._answer_transactions()
         if self._sequence.cancellation.applied:
             self._cancellation.repeat(main, self._run_ready)
-        if self._matcher.compensations is not None and main.done():
-            self._compensate(main)
+        stopped = self._sequence.dead and self._sequence.swallows_at
+        if stopped:
+            run_log.cancellation_swallowed(self.run, stopped)
+        if self._matcher.compensations is not None and (main.done() or stopped):
+            self._compensate(main, is_stopped=bool(stopped))
 
     def _run_ready(self) -> None:
         """Run everything that is ready, and answer recorded transactions from the journal."""
@@ -280,9 +282,9 @@ class Replay:
         while self._transacting and self.transactions.answer_recorded():
             self._loop.run_until_idle()
 
-    def _compensate(self, main: DeterministicTask) -> None:
-        """Undo what the code has done, if it failed or was cancelled, in a task that ends as it did."""
-        error = asyncio.CancelledError() if main.cancelled() else main.exception()
+    def _compensate(self, main: DeterministicTask, *, is_stopped: bool) -> None:
+        """Undo what code has done that failed, was cancelled or stopped, in a task that ends as it did."""
+        error = asyncio.CancelledError() if is_stopped or main.cancelled() else main.exception()
         if error is None:
             try:
                 self._written(main)
@@ -291,8 +293,10 @@ class Replay:
         compensations, self._matcher.compensations = self._matcher.compensations, None
         if compensations is None or error is None or isinstance(only_error(error), ContinueAsNewRequest):
             return
+        self._sequence.revive()
         name = f"{self.run.workflow}, compensations"
-        self._main = self._loop.create_task(compensations.run(error), name=name, context=self._context())
+        undoing = compensations.run(error, left=not is_stopped)
+        self._main = self._loop.create_task(undoing, name=name, context=self._context())
         self._run_until_idle(self._main)
 
     def _start(self) -> DeterministicTask | None:

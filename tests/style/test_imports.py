@@ -37,14 +37,14 @@ RANKS: tuple[tuple[str, ...], ...] = (
             "stop_signals",
             "foreground",
         ),
-        *("app_calls", "app_schedules", "live_bar", "app"),
+        *("app_calls", "app_schedules", "here_and_now", "live_bar", "app"),
     ),
     ("demo",),
     ("cli", "__main__"),
 )
 CHAINS = {
     *("compatibility", "replay_check", "development", "sync", "app_runtime", "stop_signals", "foreground"),
-    *("app_calls", "app_schedules", "live_bar", "app", "cli", "__main__"),
+    *("app_calls", "app_schedules", "here_and_now", "live_bar", "app", "cli", "__main__"),
 }
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,15 @@ async def long(n: int) -> str:
     print("waits", flush=True)
     await ctx.sleep(1)
     return await charge(n)
+
+@app.step
+async def hold() -> None:
+    print("begun", flush=True)
+    await asyncio.sleep(60)
+
+@app.workflow
+async def busy(n: int) -> None:
+    await hold()
 """
 MANY = """
 from shop import app, me, order
@@ -108,3 +118,21 @@ def test_a_run_whose_process_was_killed_is_finished_by_a_worker(
                 await asyncio.sleep(0.05)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_ctrl_c_says_what_stays(tmp_path: Path, dsn: str, conn: Connection, wait: bool) -> None:
+    """Somebody who leaves is told which run is there, in which state, and the commands to go on (D047)."""
+    text = "from shop import app, long\napp.run(long, 1)"
+    process = program(tmp_path, dsn, "me", text if wait else text.replace("long", "busy"))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    row = conn.execute("select id, state from durable.runs").fetchone()
+    # a run that waits is ready again when its second is over
+    assert row is not None and row[1] in ("waiting", "queued")
+    (line,) = (one for one in said.splitlines() if "stays in the database" in one)
+    assert f"run {row[0]} of workflow" in line
+    assert "is running and stays" in line or (wait and "is waiting and stays" in line)
+    assert f"pyengine show {row[0]}" in line and f"pyengine cancel {row[0]}" in line
