@@ -520,6 +520,26 @@ def test_no_other_run_hides_a_suspect(conn: Connection, clock: Clock) -> None:
     assert [one.id for one in take_turn(conn, "V", want=50).tasks] == ["first0", "first1"]
 
 
+@pytest.mark.unlawful
+def test_a_loss_reads_no_row_from_before_the_lease(conn: Connection, clock: Clock) -> None:
+    """Whether a run is a suspect is read from the end of its journal, however long that is."""
+    held = begin_run(conn, "long")
+    conn.execute(
+        "insert into durable._journal (bucket, execution, seq, ts, type, child, name) "
+        "select h.bucket, h.execution, n, 1, 'step_completed', n, 's' "
+        "from durable._executions h, generate_series(1, 5000) n where h.id = 'long'"
+    )
+    read = (
+        "select sum(idx_tup_fetch + coalesce(seq_tup_read, 0)) from pg_stat_xact_all_tables "
+        "where relname like '%%journal%%'"
+    )
+    with conn.transaction():
+        (before,) = ask(conn, (read, ()))
+        assert ask(conn, ("select durable._silent(array[%s])", (held.id,))) == (["long"],)
+        (after,) = ask(conn, (read, ()))
+    assert after - before < 100
+
+
 def test_a_word_clears_a_suspect(conn: Connection, clock: Clock) -> None:
     """After its first outcome a run is as any other: a loss beside a new one counts for the new one."""
     for number in range(2):

@@ -84,6 +84,28 @@ $$;
 comment on function durable._says_a_word(durable.row_type) is
   'True for a journal row by which a worker shows that it has come further with a run. An attempt that only began shows nothing.';
 
+create or replace function durable._has_reported_a_word(p_head durable._executions, p_since bigint)
+returns boolean language plpgsql stable
+as $$
+declare
+  v_row record;
+begin
+  -- from the end, because a journal may be long, and a row is never older than the one before it
+  for v_row in
+    select j.ts, j.type from durable._journal j
+    where j.execution = p_head.execution and j.bucket = p_head.bucket order by j.seq desc
+  loop
+    exit when v_row.ts < p_since;
+    if durable._says_a_word(v_row.type) then
+      return true;
+    end if;
+  end loop;
+  return false;
+end
+$$;
+comment on function durable._has_reported_a_word(durable._executions, bigint) is
+  'True if a worker has come further with a run since that instant.';
+
 create or replace function durable._silent(p_ids text[])
 returns text[] language plpgsql stable
 as $$
@@ -91,10 +113,7 @@ begin
   return array(
     select t.id from durable._tasks t
     join durable._executions h on h.execution = any (array[t.execution])
-    where t.id = any (p_ids)
-      and (select count(*) from durable._journal j
-           where j.execution = h.execution and j.bucket = h.bucket and j.ts >= coalesce(t.acquired_at, 0)
-             and durable._says_a_word(j.type)) = 0);
+    where t.id = any (p_ids) and not durable._has_reported_a_word(h, coalesce(t.acquired_at, 0)));
 end
 $$;
 comment on function durable._silent(text[]) is

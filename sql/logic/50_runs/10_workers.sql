@@ -118,11 +118,14 @@ comment on function durable._writers_of_workflows() is
 create or replace function durable._places()
 returns table (worker text, name text, version text, module text, parameters text) language sql stable
 as $$
-  select w.id, x.name, x.version, p.place ->> 0, p.place ->> 1
+  select w.id, x.name, x.version, x.place ->> 0, x.place ->> 1
   from durable._workers w
-  cross join lateral unnest(w.workflows, w.versions) with ordinality as x (name, version, n)
-  cross join lateral (select w.about -> 'places' -> (x.n - 1)::integer as place offset 0) p
-  where w.missing_at is null and p.place is not null
+  -- the places are read once: they stand outside of the row where a worker has many workflows
+  cross join lateral rows from (
+    unnest(w.workflows), unnest(w.versions),
+    jsonb_array_elements(case when jsonb_typeof(w.about -> 'places') = 'array' then w.about -> 'places' end)
+  ) as x (name, version, place)
+  where w.missing_at is null and x.name is not null and x.place is not null
 $$;
 comment on function durable._places() is
   'From which module, and with which parameters, each worker that is there has registered each of its workflows.';

@@ -25,21 +25,37 @@ $$;
 comment on function durable._writer(durable._executions) is
   'Digest of the code that made the last call in the journal. A worker that has only claimed the run does not count.';
 
-create or replace function durable._worker_with_code(
+create or replace function durable._workers_with_code(
   p_queue text, p_workflow text, p_version text, p_digest bytea, p_now bigint)
-returns text language plpgsql volatile
+returns text[] language plpgsql volatile
 as $$
 begin
-  return (
+  return array(
     select w.id from durable._workers w
     where p_queue = any (w.queues) and durable._is_there(w, p_now)
-      and encode(p_digest, 'hex') = durable._digest_of(
-            p_workflow, p_version, durable._codes(w.workflows, w.versions), w.digests)
-    order by random() limit 1);
+      and exists (select from unnest(w.workflows, w.versions, w.digests) as x (name, version, digest)
+                  where x.name = p_workflow and x.version = p_version and x.digest = encode(p_digest, 'hex')));
 end
 $$;
-comment on function durable._worker_with_code(text, text, text, bytea, bigint) is
-  'A worker that is there, serves the queue, and has that code; null if there is none.';
+comment on function durable._workers_with_code(text, text, text, bytea, bigint) is
+  'The workers that are there, serve the queue, and have that code.';
+
+create or replace function durable._their_workers(p_ids text[], p_now bigint)
+returns table (id text, worker text) language sql volatile
+as $$
+  with run as materialized (
+    select t.id, t.queue, h.workflow, h.workflow_version as version, h.digest
+    from durable._tasks t join durable._executions h on h.execution = any (array[t.execution]) where t.id = any (p_ids)
+  ), code as materialized (
+    -- workers are many, and so are their workflows: they are looked through once for each code
+    select c.*, durable._workers_with_code(c.queue, c.workflow, c.version, c.digest, p_now) as workers
+    from (select distinct r.queue, r.workflow, r.version, r.digest from run r) c
+  )
+  select r.id, c.workers[1 + floor(random() * cardinality(c.workers))::integer]
+  from run r join code c on c.queue = r.queue and c.workflow = r.workflow and c.version = r.version and c.digest = r.digest
+$$;
+comment on function durable._their_workers(text[], bigint) is
+  'For each run one of the workers that are there, serve its queue, and have the code of its digest; null if there is none.';
 
 create or replace function durable._reserve(p_ids text[], p_workers text[], p_now bigint)
 returns void language plpgsql volatile
@@ -78,15 +94,11 @@ declare
 begin
   update durable._executions h set digest = h.former_digest, former_digest = null, code_seq = null
   where h.execution = any (array(select t.execution from durable._tasks t where t.id = any (p_ids)));
-  select coalesce(array_agg(t.id) filter (where w.worker is not null), '{}'),
+  select coalesce(array_agg(w.id) filter (where w.worker is not null), '{}'),
          coalesce(array_agg(w.worker) filter (where w.worker is not null), '{}'),
-         coalesce(array_agg(t.id) filter (where w.worker is null), '{}')
+         coalesce(array_agg(w.id) filter (where w.worker is null), '{}')
   into v_free, v_workers, v_halted
-  from durable._tasks t
-  join durable._executions h on h.execution = any (array[t.execution])
-  cross join lateral (
-    select durable._worker_with_code(t.queue, h.workflow, h.workflow_version, h.digest, p_now) offset 0) as w (worker)
-  where t.id = any (p_ids);
+  from durable._their_workers(p_ids, p_now) w;
   perform durable._halt_runs(v_halted, array(select p_problems[array_position(p_ids, i)] from unnest(v_halted) i), p_now);
   perform durable._wait_for_code(v_halted);
   if v_free = '{}' then
@@ -176,12 +188,10 @@ begin
   delete from durable._code_waits c
   where c.id = any (v_ids)
     and not exists (select from durable._tasks t where t.id = any (array[c.id]) and t.state is not distinct from 'halted');
-  select coalesce(array_agg(t.id), '{}'), coalesce(array_agg(w.worker), '{}') into v_ids, v_workers
-  from durable._code_waits c
-  join durable._tasks t on t.id = any (array[c.id])
-  cross join lateral (
-    select durable._worker_with_code(t.queue, c.workflow, c.workflow_version, c.digest, p_now) offset 0) as w (worker)
-  where c.id = any (v_ids) and t.execution <> all (v_missed) and w.worker is not null;
+  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.worker), '{}') into v_ids, v_workers
+  from durable._their_workers(array(
+    select c.id from durable._code_waits c join durable._tasks t on t.id = any (array[c.id])
+    where c.id = any (v_ids) and t.execution <> all (v_missed)), p_now) w where w.worker is not null;
   perform durable._continue_tasks(v_ids, p_now);
   perform durable._reserve(v_ids, v_workers, p_now);
   queues := array(select distinct t.queue from durable._tasks t where t.id = any (v_ids));
