@@ -9,7 +9,6 @@ under which a memo is served.
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 import traceback
 from collections.abc import Mapping
@@ -88,7 +87,7 @@ class MemoRunner:
             return Done("ok", value=memo.result.encode(result, f"the result of memo {memo.name}"))
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # boundary to user code: its error is the result
+        except (Exception, SystemExit) as error:  # boundary to user code: its error is the result
             return Done("error", error=_error_document(error))
 
     async def _run(self, memo: Memo[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,22 +96,26 @@ class MemoRunner:
         loop = asyncio.get_running_loop()
         if self._threads is None:
             self._threads = ThreadPool(loop, self._size)
-        ended: asyncio.Future[Any] = loop.create_future()
+        ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+        def body() -> Any:
+            # the attempt may have been given up while it waited for a thread
+            return None if ended.done() else memo.fn(*args, **kwargs)
 
         def done(value: Any, error: BaseException | None) -> None:
-            if ended.done():
-                return
-            if error is not None:
-                ended.set_exception(error)
-            else:
-                ended.set_result(value)
+            if not ended.done():
+                # a future takes no StopIteration as its error
+                ended.set_result((value, error))
 
-        job = self._threads.submit(functools.partial(memo.fn, *args, **kwargs), done)
+        job = self._threads.submit(body, done)
         try:
-            return await ended
+            value, error = await ended
         except asyncio.CancelledError:
             self._threads.leave_behind(job)
             raise
+        if error is not None:
+            raise error
+        return value
 
 
 def _error_document(error: BaseException) -> dict[str, Any]:

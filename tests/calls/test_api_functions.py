@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,13 @@ from typing import Any
 import pytest
 
 from pyengine import App, ctx
+from pyengine.calls.contract import Done, Request
 from pyengine.calls.datums import from_tagged, value_of
 from pyengine.calls.functions import Memo
 from pyengine.calls.inputs import NodeSource
+from pyengine.calls.memo_runner import MemoRunner
+from pyengine.database.connection import Database
+from pyengine.database.pool import ConnectionPool
 from pyengine.definitions.callees import CallOptions
 from pyengine.errors import EncodeError, InvalidRequest
 from tests.support.tree import ROOT
@@ -89,6 +95,71 @@ def test_a_missing_version_is_warned_of_once(app: App) -> None:
 
 async def _run(memo: Memo[..., int]) -> int:
     return await memo(1)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, ValueError])
+def test_whatever_a_function_raises_is_its_result(
+    app: App, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], is_async: bool
+) -> None:
+    """Also what no coroutine may raise, and what would end the process."""
+
+    @app.memo(version="1")
+    def fails() -> int:
+        raise error("no")
+
+    @app.memo(version="1", name="fails_too")
+    async def fails_too() -> int:
+        raise error("no")
+
+    memo = fails_too if is_async else fails
+    answer = asyncio.run(_executed(monkeypatch, memo))
+    assert isinstance(answer, Done) and answer.outcome == "error"
+
+
+def test_what_was_given_up_does_not_begin(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that waits for a thread is not called once its attempt was cancelled."""
+    called, go_on = [], threading.Event()
+
+    @app.memo(version="1")
+    def waits(n: int) -> int:
+        called.append(n)
+        go_on.wait()
+        return n
+
+    async def main() -> None:
+        runner = _runner(monkeypatch, waits, [[{"i64": 1}], [{"i64": 2}], [{"i64": 3}]])
+        attempts = [asyncio.create_task(runner.execute("", _request(waits))) for _ in range(3)]
+        while not called:
+            await asyncio.sleep(0.01)
+        attempts[1].cancel()
+        go_on.set()
+        await asyncio.wait(attempts)
+        await runner.close()
+
+    asyncio.run(main())
+    assert called == [1, 3]
+
+
+async def _executed(monkeypatch: pytest.MonkeyPatch, memo: Memo[..., Any]) -> Any:
+    runner = _runner(monkeypatch, memo, [[]])
+    executed = await runner.execute("", _request(memo))
+    await runner.close()
+    return executed.answer
+
+
+def _runner(monkeypatch: pytest.MonkeyPatch, memo: Memo[..., Any], inputs: list[Any]) -> MemoRunner:
+    """A runner with one thread, whose attempts have these inputs, one after the other."""
+
+    async def rows(pool: object, *given: object) -> list[list[bytes]]:
+        return [[json.dumps(inputs.pop(0)).encode()]]
+
+    monkeypatch.setattr(ConnectionPool, "rows", rows)
+    return MemoRunner({memo.adapter: memo}, Database(NOWHERE), threads=1)
+
+
+def _request(memo: Memo[..., Any]) -> Request:
+    return Request(node="", inputs=[], execution_uuid="", execution_key="00", function=memo.function)
 
 
 @pytest.mark.parametrize(
