@@ -231,6 +231,17 @@ def test_what_is_allowed_is_read(scene: Scene, datums: list[Datum]) -> None:
     assert scene.one("select (durable.call('dml+exec://fake/f', '[1]', scope => 's')) ->> 'at'") == "started"
 
 
+def refused_by_readers(datums: list[Datum], why: str) -> None:
+    """No reader in Python takes the last of them."""
+    top = datums[-1]
+    rows = {one.id: NewObject("datum", one.sub, one.scalar, tuple(p.id for p in one.parts)) for one in datums}
+    for read in (lambda: from_objects(top.id, rows), lambda: value_of(top)):
+        with pytest.raises(DecodeError, match=why):
+            read()
+    with pytest.raises(EncodeError, match=why):
+        to_tagged(top)
+
+
 def test_python_reads_and_writes_each_part_once() -> None:
     """Values with shared parts cost what they have in rows; more than a million parts are refused."""
     shared: Any = [1]
@@ -244,13 +255,7 @@ def test_python_reads_and_writes_each_part_once() -> None:
         shared = [shared, shared]
     with pytest.raises(EncodeError, match="parts"):
         datum_of(shared)
-    large = doubled(30)
-    rows = {one.id: NewObject("datum", one.sub, one.scalar, tuple(p.id for p in one.parts)) for one in large}
-    for read in (lambda: from_objects(large[-1].id, rows), lambda: value_of(large[-1])):
-        with pytest.raises(DecodeError, match="parts"):
-            read()
-    with pytest.raises(EncodeError, match="parts"):
-        to_tagged(large[-1])
+    refused_by_readers(doubled(30), "parts")
 
 
 def test_python_reads_as_deep_as_it_can() -> None:
@@ -260,10 +265,4 @@ def test_python_reads_as_deep_as_it_can() -> None:
         tagged = {"list": [tagged]}
     with pytest.raises(DecodeError, match="deep"):
         from_tagged(tagged)
-    deep = nested(5_000)
-    rows = {one.id: NewObject("datum", one.sub, one.scalar, tuple(p.id for p in one.parts)) for one in deep}
-    for read in (lambda: from_objects(deep[-1].id, rows), lambda: value_of(deep[-1])):
-        with pytest.raises(DecodeError, match="deep"):
-            read()
-    with pytest.raises(EncodeError, match="deep"):
-        to_tagged(deep[-1])
+    refused_by_readers(nested(5_000), "deep")

@@ -17,9 +17,10 @@ import pytest
 
 from pyengine.embedded import postmaster as under_test
 from pyengine.embedded.binaries import server_account
-from pyengine.embedded.postmaster import Postmaster, is_postmaster, read_postmaster
+from pyengine.embedded.postmaster import is_postmaster, read_postmaster
 from pyengine.embedded.server import EmbeddedPostgres
 from pyengine.errors import EmbeddedPostgresError
+from tests.embedded.killing import kill, server_of
 
 Start = Callable[[], Any]
 Eventually = Callable[[Callable[[], bool]], bool]
@@ -41,22 +42,6 @@ def words(dsn: str) -> set[str]:
 def word(request: pytest.FixtureRequest) -> str:
     """A word that only this test writes."""
     return str(request.node.name)
-
-
-def server_of(home: Path) -> Postmaster:
-    """The server that runs in a folder."""
-    server = read_postmaster(home / "data")
-    assert server is not None
-    return server
-
-
-def kill(home: Path) -> int:
-    """End the server of a folder with kill -9, wait until the system has done so, and return its number."""
-    pid = server_of(home).pid
-    os.kill(pid, signal.SIGKILL)
-    while is_postmaster(pid, home / "data"):
-        time.sleep(0.002)
-    return pid
 
 
 def is_zombie(pid: int) -> bool:

@@ -16,25 +16,10 @@ from pathlib import Path
 import pytest
 
 from pyengine import App, NotFound, Unavailable, ctx
-from pyengine.embedded.postmaster import Postmaster, is_postmaster, read_postmaster
+from pyengine.embedded.postmaster import read_postmaster
+from tests.embedded.killing import kill, server_of
 
 WAIT_S = 60.0
-
-
-def server_of(home: Path) -> Postmaster:
-    """The server that runs in a folder."""
-    server = read_postmaster(home / "data")
-    assert server is not None
-    return server
-
-
-def kill(home: Path) -> int:
-    """End it with kill -9; answer its number."""
-    pid = server_of(home).pid
-    os.kill(pid, signal.SIGKILL)
-    while is_postmaster(pid, home / "data"):
-        time.sleep(0.002)
-    return pid
 
 
 async def answered(ask: Callable[[], Awaitable[object]]) -> None:

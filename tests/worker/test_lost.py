@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any
 
 import psycopg
 import pytest
@@ -287,9 +288,8 @@ def test_app_run_tells_that_its_run_is_halted(dsn: str, conn: Connection) -> Non
         app.run(go)
 
 
-def test_what_the_database_refuses_halts_one_run_only(dsn: str, conn: Connection) -> None:
-    """A bundle that makes the turn fail is found and its run is halted; the others go on."""
-    conn.execute(POISON.replace("CODE", "22023"))
+def _third_is_poison(dsn: str) -> tuple[App, Any]:
+    """An app with a workflow whose run number 3 has a result that a trigger refuses."""
     app = App(dsn)
 
     @app.step
@@ -299,6 +299,14 @@ def test_what_the_database_refuses_halts_one_run_only(dsn: str, conn: Connection
     @app.workflow
     async def go(n: int) -> str:
         return await step(n)
+
+    return app, go
+
+
+def test_what_the_database_refuses_halts_one_run_only(dsn: str, conn: Connection) -> None:
+    """A bundle that makes the turn fail is found and its run is halted; the others go on."""
+    conn.execute(POISON.replace("CODE", "22023"))
+    app, go = _third_is_poison(dsn)
 
     async def main() -> None:
         async with app.client() as client:
@@ -322,15 +330,7 @@ def test_what_a_trigger_refuses_halts_no_run(
     once the trigger is gone.
     """
     conn.execute(POISON.replace("CODE", code))
-    app = App(dsn)
-
-    @app.step
-    async def step(n: int) -> str:
-        return "poison" if n == 3 else "good"
-
-    @app.workflow
-    async def go(n: int) -> str:
-        return await step(n)
+    app, go = _third_is_poison(dsn)
 
     async def main() -> None:
         async with app.client() as client, app.worker():

@@ -31,6 +31,17 @@ def mark(name):
     Path(name).touch()
 """
 
+WAITS = """
+@app.step
+async def wait() -> None:
+    mark("waits")
+    await asyncio.sleep(600)
+
+@app.workflow
+async def waits() -> None:
+    await wait()
+"""
+
 # what holds up a stop, as the only step of a workflow: the body of `hold`
 HOLDING = {
     "deaf": """
@@ -140,19 +151,7 @@ def test_nothing_holds_up_a_second_signal(what: str, serve: Serve, conn: Connect
 @pytest.mark.parametrize("what", HOLDING)
 def test_nothing_holds_up_a_stop(what: str, serve: Serve, dsn: str, conn: Connection, tmp_path: Path) -> None:
     """One signal: the process ends after the grace, its runs are there for others, no crash is counted."""
-    source = (
-        held(HOLDING[what])
-        + """
-@app.step
-async def wait() -> None:
-    mark("waits")
-    await asyncio.sleep(600)
-
-@app.workflow
-async def waits() -> None:
-    await wait()
-"""
-    )
+    source = held(HOLDING[what]) + WAITS
     conn.execute("select durable.start('waits', '[]', any_workflow => true)")
     process = serve(source, last="app.serve(grace='1s')")
     made(tmp_path, "waits", process)
@@ -329,19 +328,10 @@ async def hold() -> None:
 async def go() -> None:
     await hold()
     exec(compile("while True: pass", __file__, "exec"))
-
-@app.step
-async def wait() -> None:
-    mark("waits")
-    await asyncio.sleep(600)
-
-@app.workflow
-async def waits() -> None:
-    await wait()
 """
     conn.execute("update durable.settings set value = '2000' where name = 'stall_limit_ms'")
     conn.execute("select durable.start('waits', '[]', any_workflow => true)")
-    process = serve(source)
+    process = serve(source + WAITS)
     made(tmp_path, "waits", process)
     conn.execute("select durable.start('go', '[]', id => 'go', any_workflow => true)")
     code, log = ended(process, tmp_path)
