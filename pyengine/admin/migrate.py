@@ -60,6 +60,7 @@ PATIENCE_S = 60.0
 
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 2.0
+_TRIES_MAX = 10
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -275,7 +276,7 @@ def _migrate(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, deb
                 if part is not None and part.phase == "backfill":
                     _fill(conn, part)
             except psycopg.Error as error:
-                if not _may_pass(error):
+                if not waiting.covers(error):
                     raise failed(error, part, report.applied) from error
                 waiting.pause(error, part)
                 continue
@@ -312,7 +313,7 @@ def _fill(conn: Connection, part: Part) -> None:
                 if is_done:
                     conn.execute(record.text.encode())
         except psycopg.Error as error:
-            if not _may_pass(error):
+            if not waiting.covers(error):
                 raise
             waiting.pause(error, part)
             continue
@@ -329,6 +330,13 @@ class _Patience:
         self._until = clock.monotonic() + PATIENCE_S
         self._failures = 0
 
+    def covers(self, error: psycopg.Error) -> bool:
+        """Whether others caused an error, so that the next attempt may succeed."""
+        if isinstance(error, psycopg.errors.InternalError_):
+            # of rows of the catalogue that another session changes too; what is really broken stays so
+            return self._failures < _TRIES_MAX
+        return isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected)
+
     def pause(self, error: psycopg.Error, part: Part | None) -> None:
         """Wait before the next attempt.
 
@@ -344,13 +352,6 @@ class _Patience:
             ) from error
         self._failures += 1
         clock.pause(grown(_PAUSE_S, _PAUSE_MAX_S, self._failures))
-
-
-def _may_pass(error: psycopg.Error) -> bool:
-    """Whether others caused an error, so that the next attempt may succeed."""
-    return isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected) or (
-        isinstance(error, psycopg.errors.InternalError_) and "concurrently" in str(error)
-    )
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pytest
 from pyengine.admin import logic, migrate, rehearsal
 from pyengine.admin.bundle import write_initial
 from pyengine.cli.database import _psql_of_url
-from pyengine.errors import SchemaMismatch, Unavailable
+from pyengine.errors import EngineError, SchemaMismatch, Unavailable
 from tests.schema.test_migrations import ADDED, FIRST, NAMED, SECOND, Tree
 from tests.support.catalogue import differences, snapshot
 
@@ -270,6 +270,25 @@ def test_patience_ends(
     with pytest.raises(Unavailable, match="0002_expand_boxes_add_colour"):
         tree.install()
     assert migrate.status(tree.dsn, sources=tree.sources).pending == ("0002_expand_boxes_add_colour",)
+
+
+@pytest.mark.parametrize("times", [2, 99])
+def test_an_internal_error_may_pass(tree: Tree, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Rows of the catalogue that another session has changed too are met again some times, whatever the
+    server says of them; what stays is raised as it is.
+    """
+    monkeypatch.setattr("pyengine.clock.pause", lambda seconds: None)
+    tree.run("create sequence public.tries")
+    tree.write(
+        "migrations/0002_expand_boxes_add_colour.sql",
+        f"do $$ begin if nextval('public.tries') <= {times} then "
+        "raise exception 'ein Tupel' using errcode = 'XX000'; end if; end $$;",
+    )
+    if times == 2:
+        assert tree.install().applied == ("0002_expand_boxes_add_colour",)
+    else:
+        with pytest.raises(EngineError, match=r"ein Tupel .*XX000"):
+            tree.install()
 
 
 def test_a_backfill_waits_for_a_row_and_goes_on(
