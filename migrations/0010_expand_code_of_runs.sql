@@ -16,7 +16,7 @@ create table durable._code_waits (
   workflow text not null,
   workflow_version text not null,
   digest bytea not null,
-  constraint code_waits_pk primary key (id)
+  constraint code_waits_pk primary key (id, digest)
 );
 comment on table durable._code_waits is
   'Halted runs that did not fit the code of the worker that claimed them, and whose own code no worker has. A tick offers them to the first worker that has it. A row whose run is not halted any more has no effect.';

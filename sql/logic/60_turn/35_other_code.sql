@@ -77,7 +77,7 @@ begin
   select h.id, h.workflow, h.workflow_version, h.digest
   from durable._tasks t join durable._executions h on h.execution = any (array[t.execution])
   where t.id = any (p_ids)
-  on conflict on constraint code_waits_pk do update set digest = excluded.digest;
+  on conflict on constraint code_waits_pk do nothing;
 end
 $$;
 comment on function durable._wait_for_code(text[]) is
@@ -177,17 +177,20 @@ begin
           where w.missing_at is null) f
     join durable._code_waits c
       on c.workflow = any (array[f.name]) and c.workflow_version = any (array[f.version]) and c.digest = any (array[f.digest])
-    left join durable._tasks t on t.id = any (array[c.id])
-    where t.state is distinct from 'halted' or t.queue = any (f.queues)
+    left join lateral (
+      select t.queue from durable._tasks t join durable._executions h on h.execution = any (array[t.execution])
+      where t.id = any (array[c.id]) and t.state is not distinct from 'halted' and h.digest = c.digest offset 0) h on true
+    where h.queue is null or h.queue = any (f.queues)
     limit p_limit);
   v_ids := durable._try_lock_code_waits(v_waiting);
   v_ids := array(select unnest(v_ids) except select unnest(durable._try_lock_tasks(v_ids, false)));
   v_missed := durable._try_lock_heads(array(select t.execution from durable._tasks t where t.id = any (v_ids)));
   locked := durable._locked_ids(array(select unnest(v_waiting) except select unnest(v_ids)), v_missed);
-  -- a run that has ended or gone on waits for nothing, and such rows would be the first ones each time
+  -- a run that has ended or gone on waits for nothing any more, and such rows would be the first ones each time
   delete from durable._code_waits c
-  where c.id = any (v_ids)
-    and not exists (select from durable._tasks t where t.id = any (array[c.id]) and t.state is not distinct from 'halted');
+  where c.id = any (v_ids) and not exists (
+    select from durable._tasks t join durable._executions h on h.execution = any (array[t.execution])
+    where t.id = any (array[c.id]) and t.state is not distinct from 'halted' and h.digest = c.digest);
   select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.worker), '{}') into v_ids, v_workers
   from durable._their_workers(array(
     select c.id from durable._code_waits c join durable._tasks t on t.id = any (array[c.id])
