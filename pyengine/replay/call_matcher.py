@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, NoReturn
-from uuid import UUID
 
 from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.definition import StepDef, WorkflowDef
@@ -125,7 +124,8 @@ class CallMatcher:
         return SignalInboxes(self.sequence)
 
     @cached_property
-    def _values(self) -> RecordedValues:
+    def values(self) -> RecordedValues:
+        """Its times, random values and changes of code."""
         return RecordedValues(self.sequence, self._now_ms, self._randomness)
 
     # -- the WorkflowRuntime that a call finds
@@ -372,38 +372,6 @@ class CallMatcher:
         if self.compensations is None:
             self.compensations = Compensations(self.loop)
         self.compensations.add(undo, args, kwargs)
-
-    def time_ms(self) -> int:
-        """Return the recorded time, epoch milliseconds."""
-        return self._values.time_ms()
-
-    def random(self) -> float:
-        """Return the recorded random number, 0 <= x < 1."""
-        return self._values.random()
-
-    def randint(self, low: int, high: int) -> int:
-        """Return the recorded random number, low <= n <= high."""
-        return self._values.randint(low, high)
-
-    def choice(self, count: int) -> int:
-        """Return the recorded position in a sequence of so many elements."""
-        return self._values.choice(count)
-
-    def shuffle_seed(self) -> int:
-        """Return the recorded seed of a random order."""
-        return self._values.shuffle_seed()
-
-    def uuid4(self) -> UUID:
-        """Return the recorded random UUID."""
-        return self._values.uuid4()
-
-    def uuid7(self) -> UUID:
-        """Return the recorded UUID that sorts by time."""
-        return self._values.uuid7()
-
-    def patched(self, change: str) -> bool:
-        """Return whether the run takes the new side of a change of code."""
-        return self._values.patched(change)
 
     def set_progress(self, done: float, total: float | None, note: str | None) -> None:
         """Set the progress of the run."""

@@ -268,7 +268,7 @@ class Context(
             change: name of the change.
         """
         within = within_run("patched()", "nothing: only workflow code is replayed")
-        return within.patched(_text(change, 200, "the name of a change"))
+        return within.values.patched(_text(change, 200, "the name of a change"))
 
     def transaction(
         self, name: str = "transaction", *, timeout: Duration = "30s"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from pyengine.definitions.current_run import within_run
+from pyengine.definitions.current_run import RecordedValues, within_run
 
 __all__ = ["EPOCH", "ContextValues"]
 
@@ -37,11 +37,11 @@ class ContextValues:
 
     def now(self) -> datetime:
         """Return the time (UTC), the same at every replay."""
-        return EPOCH + timedelta(milliseconds=within_run("now()", "datetime.now(timezone.utc)").time_ms())
+        return EPOCH + timedelta(milliseconds=_values("now()", "datetime.now(timezone.utc)").time_ms())
 
     def random(self) -> float:
         """Return a random number, 0 <= x < 1, the same at every replay."""
-        return within_run("random()", "random.random()").random()
+        return _values("random()", "random.random()").random()
 
     def randint(self, a: int, b: int) -> int:
         """Return a random whole number, a <= n <= b, the same at every replay.
@@ -53,10 +53,10 @@ class ContextValues:
         Raises:
             ValueError: b is less than a.
         """
-        within = within_run("randint()", "random.randint()")
+        values = _values("randint()", "random.randint()")
         if b < a:
             raise ValueError(f"ctx.randint({a!r}, {b!r}): there is no number between them")
-        return within.randint(a, b)
+        return values.randint(a, b)
 
     def choice(self, options: _Choices[T]) -> T:
         """Return one element of a sequence at random, the same at every replay.
@@ -69,10 +69,10 @@ class ContextValues:
         Raises:
             IndexError: it is empty.
         """
-        within = within_run("choice()", "random.choice()")
+        values = _values("choice()", "random.choice()")
         if not len(options):
             raise IndexError("ctx.choice: there is nothing to choose from")
-        return options[within.choice(len(options))]
+        return options[values.choice(len(options))]
 
     def shuffle(self, items: MutableSequence[Any]) -> None:
         """Bring the elements of a list into a random order, in place, the same at every replay.
@@ -81,15 +81,20 @@ class ContextValues:
             items: the list.
         """
         # of a seeded generator only `random` is the same in all versions of Python
-        generator = random.Random(within_run("shuffle()", "random.shuffle()").shuffle_seed())
+        generator = random.Random(_values("shuffle()", "random.shuffle()").shuffle_seed())
         for last in range(len(items) - 1, 0, -1):
             other = int(generator.random() * (last + 1))
             items[last], items[other] = items[other], items[last]
 
     def uuid4(self) -> UUID:
         """Return a random UUID, the same at every replay."""
-        return within_run("uuid4()", "uuid.uuid4()").uuid4()
+        return _values("uuid4()", "uuid.uuid4()").uuid4()
 
     def uuid7(self) -> UUID:
         """Return a UUID that sorts by the time at which it was made, the same at every replay."""
-        return within_run("uuid7()", "uuid.uuid7()").uuid7()
+        return _values("uuid7()", "uuid.uuid7()").uuid7()
+
+
+def _values(method: str, instead: str) -> RecordedValues:
+    """Return the values of the run whose code is running; arguments and errors of `within_run`."""
+    return within_run(method, instead).values
