@@ -81,8 +81,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Spread the whole suite over the processors, unless the command says otherwise. Tests wait for a third of
-    their time, so one process more than there are processors keeps them busy."""
+    """Spread the whole suite over the processors, unless the command says otherwise."""
+    # tests wait for a third of their time: one process more than there are processors keeps them busy
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if whole and config.option.numprocesses is None and not config.option.usepdb:
         config.option.numprocesses = (os.cpu_count() or 1) + 1
