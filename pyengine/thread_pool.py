@@ -1,10 +1,11 @@
-"""Threads for plain functions of users.
+"""Threads for plain functions, mostly of users.
 
-Lives here: `ThreadPool`, and `Job`, a function that it calls. May not: what the functions are
-(worker/step_runner.py, calls/memo_runner.py). Design: the threads are daemons, made when they are needed. The
-standard pool will not do, because the interpreter waits for its threads at exit: a step that hangs would
-keep a worker from stopping. A thread whose function does not end is left behind and another one takes its
-place, so it is not missing to others; up to a number, since each of them costs memory.
+Lives here: `ThreadPool`, and `Job`, a function that it calls; `ValueThreads`, for work of ours. May not: the
+functions (worker/step_runner.py, worker/turn_sender.py, calls/memo_runner.py). Design: the threads are
+daemons, made when they are needed. The standard pool will not do, because the interpreter waits for its
+threads at exit: a step that hangs would keep a worker from stopping. A thread whose function does not end is
+left behind and another one takes its place, so it is not missing to others; up to a number, since each of
+them costs memory.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
 from pyengine import clock
 
-__all__ = ["Job", "ThreadPool"]
+__all__ = ["Job", "ThreadPool", "ValueThreads"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger("pyengine.steps")
 
 _THREAD_AGAIN_S = 1.0
 _REPLACED = 4
+_FOR_VALUES = 2
 
 
 class Job(msgspec.Struct, eq=False):
@@ -45,11 +50,13 @@ class ThreadPool:
     Args:
         loop: gets the outcomes.
         size: number of threads, at most, without those that are left behind.
+        name: what they do, in their names.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, size: int, name: str = "step") -> None:
         self._loop = loop
         self._size = size
+        self._name = name
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
@@ -93,7 +100,7 @@ class ThreadPool:
     def _grow(self) -> None:
         """Start threads for jobs that wait; later, if the system has none to give."""
         while self._again is None and self._threads - self._left_behind < min(self._busy, self._usable):
-            name = f"pyengine-step-{self._threads + 1}"
+            name = f"pyengine-{self._name}-{self._threads + 1}"
             try:
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
             except RuntimeError as error:
@@ -138,3 +145,34 @@ class ThreadPool:
         else:
             self._busy -= 1
         job.done(value, error)
+
+
+class ValueThreads(ThreadPool):
+    """A few threads in which large values are written, checked and read: that takes a second for many
+    megabytes, and in the loop of the worker no other run would go on. Functions of users never have them.
+
+    Args:
+        loop: gets what they return.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop, _FOR_VALUES, "value")
+
+    async def call(self, body: Callable[[], T]) -> T:
+        """Return what a function returns, called in a thread.
+
+        Raises:
+            BaseException: what it raises.
+        """
+        returned: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.submit(body, partial(_return, returned))
+        return await returned
+
+
+def _return(returned: asyncio.Future[T], value: T, error: BaseException | None) -> None:
+    if returned.done():
+        return  # nobody waits for it any more
+    if error is None:
+        returned.set_result(value)
+    else:
+        returned.set_exception(error)

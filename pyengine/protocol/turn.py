@@ -3,7 +3,7 @@
 Lives here: the records of reports and answers, their encoding and decoding. May not: sending
 (worker/turn_sender.py), the effect of an answer on a run (worker/run_manager.py). The theory: a turn is one
 JSON text each way, short enough to be read in a log. Absent fields are left out; arguments, results and
-errors, which the database only passes on, are texts inside it.
+errors, which the database only passes on, are texts inside it; but large results stand beside it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from pyengine.protocol.commands import Command, Ending, StepOutcome
+from pyengine.protocol.commands import Command, Complete, Ending, StepOutcome, text_bytes, weight
 from pyengine.protocol.journal import Row
 from pyengine.protocol.progress import ProgressReport
 
@@ -31,8 +32,10 @@ __all__ = [
     "decode_handoff",
     "decode_journal",
     "decode_result",
+    "encode_large_reports",
     "encode_reports",
     "encode_texts",
+    "weight_of",
 ]
 
 
@@ -188,6 +191,10 @@ class Journal(msgspec.Struct):
     rows: list[Row]
 
 
+_BESIDE = 16 << 10
+# no JSON text begins with it
+_SUB = "\x1a"
+
 _encode = msgspec.json.Encoder().encode
 decode_journal = msgspec.json.Decoder(Journal).decode
 decode_answer = msgspec.json.Decoder(Answer).decode
@@ -198,6 +205,40 @@ decode_result = msgspec.json.Decoder(EndedRun).decode
 def encode_reports(reports: Iterable[RunReport]) -> str:
     """Return the JSON text of reports, the argument of a turn."""
     return _encode(list(reports)).decode()
+
+
+def weight_of(reports: Iterable[RunReport]) -> int:
+    """Return the payload of reports, in bytes."""
+    return sum(
+        weight(report.commands, report.end)
+        + sum(text_bytes(one.value or one.error or one.param or "") for one in report.outcomes)
+        + (report.progress.weight if report.progress is not None else 0)
+        for report in reports
+    )
+
+
+def encode_large_reports(reports: Iterable[RunReport]) -> tuple[str, list[str]]:
+    """Return the JSON text of reports, and the large results to which it refers: they would have to be quoted
+    in it, and the database would read them with every report.
+    """
+    texts: list[str] = []
+    return encode_reports([_without_large(report, texts) for report in reports]), texts
+
+
+def _without_large(report: RunReport, texts: list[str]) -> RunReport:
+    outcomes = [
+        one if one.value is None or len(one.value) < _BESIDE else replace(one, value=_put(one.value, texts))
+        for one in report.outcomes
+    ]
+    end = report.end
+    if isinstance(end, Complete) and len(end.value) >= _BESIDE:
+        end = Complete(value=_put(end.value, texts))
+    return replace(report, outcomes=outcomes, end=end)
+
+
+def _put(text: str, texts: list[str]) -> str:
+    texts.append(text)
+    return f"{_SUB}{len(texts)}"
 
 
 def encode_texts(texts: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from pyengine import clock
 from pyengine.background import Background
@@ -21,6 +22,8 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import JOURNAL
 from pyengine.errors import EngineError, Unavailable
 from pyengine.protocol.turn import decode_journal
+from pyengine.thread_pool import ValueThreads
+from pyengine.values.sizes import LARGE_BYTES
 from pyengine.worker.effects import FetchJournal
 from pyengine.worker.events import Event, JournalFetched, PollDue
 from pyengine.worker.run_state import Fetching, LeasedRun
@@ -42,15 +45,22 @@ class JournalFetcher:
         worker: id of the worker.
         post: takes the journals.
         background: its tasks.
+        values: read large journals.
     """
 
     def __init__(
-        self, connections: ConnectionPool, worker: str, post: Callable[[Event], None], background: Background
+        self,
+        connections: ConnectionPool,
+        worker: str,
+        post: Callable[[Event], None],
+        background: Background,
+        values: ValueThreads,
     ) -> None:
         self._connections = connections
         self._worker = worker
         self._post = post
         self._background = background
+        self._values = values
         self._tasks: set[asyncio.Task[None]] = set()
 
     def fetch(self, effect: FetchJournal) -> None:
@@ -75,7 +85,11 @@ class JournalFetcher:
                 logger.log(level, "journal of run %s: %s", run.info.id, error.message)
                 await clock.sleep(_AGAIN_S)
                 continue
-            self._post(JournalFetched(run, None if text is None else decode_journal(text)))
+            if text is None or len(text) < LARGE_BYTES:
+                journal = None if text is None else decode_journal(text)
+            else:
+                journal = await self._values.call(partial(decode_journal, text))
+            self._post(JournalFetched(run, journal))
             return
 
 

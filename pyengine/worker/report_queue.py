@@ -1,22 +1,32 @@
 """From runs with something to report to the content of a turn.
 
-Lives here: `ReportQueue`, from which turns are filled, and `TurnBatch`, the content of one. May
-not: what a run reports (run_state.py), when a turn leaves (turn_loop.py). Design: first come, first
-served, and a run has at most one report on its way. While a turn is on its way the next one is packed as far
-as it is known, so the database does not wait for that.
+Lives here: `ReportQueue`, from which turns are filled, `TurnBatch`, the content of one, and `LargeReports`,
+which sends large ones. May not: what a run reports (run_state.py), when other turns leave (turn_loop.py),
+what answers mean. Design: first come, first served, and a run has at most one report on its way. While a turn
+is on its way the next one is packed as far as it is known, so the database does not wait for that. A turn is
+bounded by reports and by their bytes. A large report is written, sent and stored for seconds, and no small
+one is to wait for it. So large ones have turns of their own, on a connection that is made when it is needed,
+one after the other. They claim nothing, and the heartbeat renews the leases meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pyengine.protocol.turn import RunReport, encode_reports
+from pyengine.protocol.turn import Answer, RunReport, encode_reports
+from pyengine.values.sizes import LARGE_BYTES
 from pyengine.worker.run_state import TURN_BYTES_MAX, Gone, LeasedRun
+from pyengine.worker.turn_sender import TurnSender
 
-__all__ = ["REPORTS_MAX", "ReportQueue", "TurnBatch"]
+__all__ = ["QUICK_BYTES_MAX", "REPORTS_MAX", "LargeReports", "ReportQueue", "TurnBatch"]
 
 REPORTS_MAX = 1000
+
+QUICK_BYTES_MAX = 2 << 20
+"""A turn of small reports that weighs this much takes nothing more."""
 
 
 @dataclass(slots=True)
@@ -51,11 +61,14 @@ class ReportQueue:
 
     Args:
         dirty: runs with something to report, or with a report to be sent once more as it is.
+        large_came: called when a large report was met.
     """
 
-    def __init__(self, dirty: deque[LeasedRun]) -> None:
+    def __init__(self, dirty: deque[LeasedRun], large_came: Callable[[], None]) -> None:
         self._dirty = dirty
         self._packed = TurnBatch()
+        self._large: deque[tuple[LeasedRun, RunReport]] = deque()
+        self._large_came = large_came
 
     def __bool__(self) -> bool:
         return bool(self._dirty or self._packed.reports)
@@ -92,6 +105,21 @@ class ReportQueue:
         packed, self._packed = self._packed, TurnBatch()
         return packed
 
+    def take_large(self) -> list[RunReport]:
+        """Return the next large reports: one, or as many as are not too much together."""
+        reports: list[RunReport] = []
+        size = 0
+        while self._large and size < TURN_BYTES_MAX:
+            run, report = self._large[0]
+            if reports and size + run.report_bytes > TURN_BYTES_MAX:
+                break
+            self._large.popleft()
+            if run.report is report:
+                # else the run is gone
+                reports.append(report)
+                size += run.report_bytes
+        return reports
+
     def _fill(self, now_s: float, most: int, *, last: bool) -> list[LeasedRun]:
         """Add to what the next turn carries, and return the runs that were passed over."""
         taken: list[LeasedRun] = []
@@ -99,7 +127,7 @@ class ReportQueue:
         busy: list[LeasedRun] = []
         packed, dirty = self._packed, self._dirty
         most -= len(packed.reports)
-        while dirty and len(reports) < most and packed.bytes < TURN_BYTES_MAX:
+        while dirty and len(reports) < most and packed.bytes < QUICK_BYTES_MAX:
             run = dirty.popleft()
             phase, report = run.phase, run.report
             if not last and phase.attempts:
@@ -111,10 +139,63 @@ class ReportQueue:
                     continue
                 report = phase.take_report(run)
             # a run in the queue whose report has left met what somebody had locked
+            run.reported_s = now_s
+            if run.report_bytes >= LARGE_BYTES:
+                self._large.append((run, report))
+                self._large_came()
+                continue
             reports.append(report)
             taken.append(run)
-            run.reported_s = now_s
             packed.bytes += run.report_bytes
         if reports:
             packed.add(taken, reports)
         return busy
+
+
+class LargeReports:
+    """Sends large reports.
+
+    Args:
+        turns: sends turns; nothing else is sent by it.
+        answered: takes the answers to reports.
+    """
+
+    def __init__(
+        self, turns: TurnSender, answered: Callable[[list[Answer], list[RunReport], TurnSender], None]
+    ) -> None:
+        self.turns = turns
+        self._answered = answered
+        self._came = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._stopping = False
+
+    def came(self) -> None:
+        """There is one to be sent."""
+        self._came.set()
+
+    async def send(self, queue: ReportQueue) -> None:
+        """Send what comes into a queue until `stop`."""
+        while True:
+            reports = [] if self._stopping else queue.take_large()
+            if reports:
+                self._quiet.clear()
+                try:
+                    self._answered(await self.turns.send(reports, -1), reports, self.turns)
+                finally:
+                    self._quiet.set()
+            elif self._stopping:
+                return
+            else:
+                self._came.clear()
+                await self._came.wait()
+
+    async def stop(self) -> None:
+        """Begin no further turn, and wait for the answer to the one on its way."""
+        self._stopping = True
+        self._came.set()
+        await self._quiet.wait()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.turns.close()

@@ -1,12 +1,13 @@
 """Running the bodies of steps.
 
-Lives here: `StepRunner`, which executes one attempt of a step and posts its outcome; `StepProgress`, what
-steps show while they run. May not: turns, the journal, the choice of the next attempt (run_driver.py).
+Lives here: `StepRunner`, which executes one attempt of a step and posts its outcome. May not: turns, the
+journal, the choice of the next attempt (run_driver.py), what steps show while they run (attempts.py).
 Design: an attempt ends in exactly one event, or in none if its outcome is not needed any more (the run was
 lost, released or has ended, or the step was given up). Then async bodies, which are tasks of the worker's
 loop, are cancelled, and sync ones, which run in threads, can see it in their token. A failure that the policy
 retries is an outcome too, with its delay. The first of several outcomes of a step states its policy, which
-governs the step from then on.
+governs the step from then on. A result is written and checked in the thread that its body ran in; that of an
+async body in the loop, or in a thread of ours if it is large.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import contextvars
 import gc
 import logging
 import sys
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
@@ -31,12 +31,12 @@ from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
 from pyengine.protocol.commands import StepOutcome
-from pyengine.protocol.progress import ProgressReport
 from pyengine.protocol.turn import Lease
 from pyengine.replay.advance import StepCall
-from pyengine.thread_pool import Job, ThreadPool
+from pyengine.thread_pool import Job, ThreadPool, ValueThreads
 from pyengine.values.codec import Codec
-from pyengine.worker.attempts import Attempt, policy_of, step_outcome
+from pyengine.values.sizes import is_large
+from pyengine.worker.attempts import Attempt, StepProgress, policy_of, step_outcome
 from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import CancelAttempt, StartAttempt
 from pyengine.worker.events import AttemptDeferred, AttemptEnded, Event, StepProgressed
@@ -49,7 +49,6 @@ __all__ = ["UNWIND_S", "StepRunner", "lease_in", "renewable", "too_long"]
 logger = logging.getLogger("pyengine.steps")
 
 _EAGER = sys.version_info >= (3, 12)
-_PROGRESS_PAUSE_S = 0.1
 UNWIND_S = 5.0
 """How long an async body may take to end after it was cancelled, in seconds."""
 
@@ -70,7 +69,7 @@ def renewable(runs: Iterable[LeasedRun]) -> list[Lease]:
         overdue = any(
             attempt.started_s and attempt.started_s + attempt.call.step.timeout_ms / 1000 < late_s
             for attempt in run.phase.attempts.copy().values()
-            if attempt.call.step.timeout_ms is not None
+            if attempt.call.step.timeout_ms is not None and not attempt.returned
         )
         if not overdue:
             leases.append(run.lease)
@@ -104,6 +103,28 @@ class _PutOff(BaseException):
     """A body did not begin, because the lease of its run may be over."""
 
 
+class _Written:
+    """An outcome that was written in the thread of its body, or the fault of ours that it met."""
+
+    def __init__(self, write: Callable[[], StepOutcome]) -> None:
+        self._outcome: StepOutcome | None = None
+        self._fault: Exception | None = None
+        try:
+            self._outcome = write()
+        except Exception as fault:  # boundary: it is no error of the body
+            self._fault = fault
+
+    def outcome(self) -> StepOutcome:
+        """Return it.
+
+        Raises:
+            Exception: the fault.
+        """
+        if self._outcome is None:
+            raise self._fault or EngineError("nothing was written")
+        return self._outcome
+
+
 class StepRunner:
     """Executes attempts.
 
@@ -118,6 +139,7 @@ class StepRunner:
         in_sql: executes an attempt of a step in SQL, which records itself, and returns the event.
         slots: reduced when no thread is left.
         term: no body begins after it.
+        values: write large results of async bodies.
     """
 
     def __init__(
@@ -133,6 +155,7 @@ class StepRunner:
         in_sql: Callable[[LeasedRun, Attempt], Awaitable[Event | None]],
         slots: Capacity,
         term: LeaseTerm,
+        values: ValueThreads,
     ) -> None:
         self._loop = loop
         self._codec = codec
@@ -141,10 +164,11 @@ class StepRunner:
         self._pool = ThreadPool(loop, threads)
         self._failed = failed
         self._post = post
-        self._progress = StepProgress(loop, codec, post)
+        self._progress = StepProgress(loop, codec, lambda *given: post(StepProgressed(*given)))
         self._in_sql = in_sql
         self._slots = slots
         self._term = term
+        self._values = values
         self._put_off = Background(failed)
         self._active = 0
         self._filling = False
@@ -254,7 +278,7 @@ class StepRunner:
             if failed is not None:
                 self._fail(attempt, failed)
             elif not in_sql:
-                self._succeed(attempt, value)
+                self._returned(attempt, value)
             elif value is not None and self._counts(attempt):
                 self._post(value)
         except Exception as error:  # boundary: a fault of ours must not leave the run waiting for ever
@@ -302,7 +326,10 @@ class StepRunner:
         if call.step.timeout_ms is not None:
             self._loop.call_soon_threadsafe(self._set_timer, attempt)
         self._enter(attempt)
-        return call.step.fn(*call.args, **call.kwargs)
+        value = call.step.fn(*call.args, **call.kwargs)
+        # from here on it is we who take the time
+        attempt.returned = True
+        return _Written(partial(self._written, attempt, value))
 
     def _thread_done(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
         run, _ = self._jobs.pop(attempt)
@@ -311,10 +338,10 @@ class StepRunner:
             self._put_off.start(self._start_again(StartAttempt(run, attempt)))
             return
         try:
-            if error is None:
-                self._succeed(attempt, value)
-            else:
+            if error is not None:
                 self._fail(attempt, error)
+            elif self._counts(attempt):
+                self._post(AttemptEnded(attempt, value.outcome()))
         except Exception as ours:  # boundary: a fault of ours must not leave the run waiting for ever
             self._failed(ours)
 
@@ -350,7 +377,7 @@ class StepRunner:
             attempt.timer = clock.call_later(timeout_ms / 1000, self._time_out, attempt)
 
     def _time_out(self, attempt: Attempt) -> None:
-        if not attempt.wanted:
+        if not attempt.wanted or attempt.returned:
             return
         if attempt.task is None or attempt.timed_out:
             # a thread cannot be stopped, and a body that does not give way is left behind
@@ -369,20 +396,31 @@ class StepRunner:
 
     # -- outcomes
 
-    def _succeed(self, attempt: Attempt, value: Any) -> None:
+    def _returned(self, attempt: Attempt, value: Any) -> None:
         if not self._counts(attempt):
             return
+        if is_large(value):
+            attempt.returned = True
+            self._values.submit(partial(self._written, attempt, value), partial(self._post_written, attempt))
+        else:
+            self._post(AttemptEnded(attempt, self._written(attempt, value)))
+
+    def _post_written(self, attempt: Attempt, outcome: StepOutcome, error: BaseException | None) -> None:
+        if error is None:
+            self._post(AttemptEnded(attempt, outcome))
+        else:
+            self._failed(error)
+
+    def _written(self, attempt: Attempt, value: Any) -> StepOutcome:
+        """Return the outcome of a body that returned; in any thread."""
         call = attempt.call
         try:
             where = f"the result of step {call.name} of run {attempt.run_id}"
             text = self._codec.write(call.step.signature.result, value, where)
-            outcome = StepOutcome(
-                child=call.child, name=call.name, hash=call.hash, attempt=call.attempt, value=text
-            )
         except (EncodeError, PayloadTooLarge) as error:
             # the body would give the same again
-            outcome = step_outcome(call, error=self._text(attempt, error))
-        self._post(AttemptEnded(attempt, outcome))
+            return step_outcome(call, error=self._text(attempt, error))
+        return StepOutcome(child=call.child, name=call.name, hash=call.hash, attempt=call.attempt, value=text)
 
     def _fail(self, attempt: Attempt, error: BaseException) -> None:
         if not self._counts(attempt):
@@ -416,62 +454,3 @@ class StepRunner:
         if attempt.timer is not None:
             attempt.timer.cancel()
         return wanted
-
-
-class StepProgress:
-    """Collects what steps set for those who watch their runs. A step may do that in a loop, in any thread, so
-    it is posted a moment later, or when an attempt ends.
-
-    Args:
-        loop: the worker's loop.
-        codec: writes values.
-        post: takes the events.
-
-    Attributes:
-        collected: what is to be posted, by run, child number and attempt.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, codec: Codec, post: Callable[[Event], None]) -> None:
-        self._loop = loop
-        self._codec = codec
-        self._post = post
-        self._lock = threading.Lock()
-        self.collected: dict[tuple[int, int, int], ProgressReport] = {}
-        self._scheduled = False
-
-    def set_progress(self, step: StepInfo, done: float, total: float | None, note: str | None) -> None:
-        """Set the progress of the run of a step."""
-        self._add(step, ProgressReport(seq=0, done=done, total=total, note=note))
-
-    def set_value(self, step: StepInfo, name: str, value: Any) -> None:
-        """Set a named value of the run of a step.
-
-        Raises:
-            EncodeError: it cannot be written as JSON.
-            PayloadTooLarge: it is too large.
-        """
-        text = self._codec.write_only(value, f"the value {name} of run {step.run_id}")
-        self._add(step, ProgressReport(named={name: (step.execution, 0, text)}))
-
-    def flush(self) -> None:
-        """Post what was collected; called in the loop's thread, before an attempt ends."""
-        with self._lock:
-            collected, self.collected = self.collected, {}
-        for (execution, child, attempt), report in collected.items():
-            self._post(StepProgressed(execution, child, attempt, report))
-
-    def _add(self, step: StepInfo, report: ProgressReport) -> None:
-        if step.cancelled:
-            return
-        key = step.execution, step.child, step.attempt
-        with self._lock:
-            self.collected[key] = report.after(self.collected.get(key))
-            scheduled, self._scheduled = self._scheduled, True
-        if not scheduled:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(clock.call_later, _PROGRESS_PAUSE_S, self._flush_soon)
-
-    def _flush_soon(self) -> None:
-        with self._lock:
-            self._scheduled = False
-        self.flush()

@@ -6,7 +6,8 @@ is on its way at any time, and the next one leaves as soon as it is back and any
 worker needs one round trip for a step, and under load hundreds of steps share a commit. While a turn is on
 its way the answer before it is worked through, so Python and Postgres work at the same time. For that a turn
 never carries more than half of the runs: if all of them were in one, there would be nothing to work on
-meanwhile. Slots are taken by runs that are being worked on, not by those that wait.
+meanwhile. Slots are taken by runs that are being worked on, not by those that wait. Large reports go beside
+(report_queue.py), and their answers come into the same queue.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pyengine.worker.capacity import Capacity
 from pyengine.worker.dispatcher import Dispatcher
 from pyengine.worker.events import Event, ReportAnswered, ReportBusy, RunClaimed
 from pyengine.worker.handoff import Handoff
-from pyengine.worker.report_queue import REPORTS_MAX, ReportQueue, TurnBatch
+from pyengine.worker.report_queue import REPORTS_MAX, LargeReports, ReportQueue, TurnBatch
 from pyengine.worker.run_manager import RunManager
 from pyengine.worker.ticker import DatabaseClock, Ticker
 from pyengine.worker.turn_sender import Identity, TurnSender
@@ -100,7 +101,8 @@ class TurnLoop:
         self._parts = parts
         self._worker = identity.worker
         self._queues = frozenset(identity.queues)
-        self._reports = ReportQueue(parts.runs.dirty)
+        self._large = LargeReports(parts.turns.another(), self._large_came_back)
+        self._reports = ReportQueue(parts.runs.dirty, self._large.came)
         self._slots = parts.slots
         self._share = max(1, min(parts.slots.most // _IN_STEP, REPORTS_MAX))
         self._poll = parts.poll
@@ -157,6 +159,10 @@ class TurnLoop:
             if batch.reports or want:
                 await self._turn(batch, -1 if self._draining else want)
 
+    async def send_large(self) -> None:
+        """Send the turns of large reports until `stop`."""
+        await self._large.send(self._reports)
+
     async def _woken(self, at_s: float | None = None) -> None:
         """Wait until there may be something to do, or until that time."""
         wake = self._parts.wake
@@ -193,7 +199,7 @@ class TurnLoop:
         if idle_ms:
             self._parts.handoff.idle_with_turn(registered=any(answer.idle for answer in answers))
         self._wanted = 0
-        self._came_back(answers, reports, want, sent_s, hinted=hints)
+        self._came_back(answers, reports, want, sent_s, hinted=hints, turns=self._parts.turns)
         if self._hints != hints_before:
             # a hint came while the turn was on its way, perhaps too late for it
             self._poll.hinted(clock.monotonic())
@@ -212,12 +218,16 @@ class TurnLoop:
             EngineError: a turn failed.
         """
         self.stop()
+        await self._large.stop()
         while self._answers:
             await clock.sleep(0.001)
         until_s = clock.monotonic() + _STOP_WITHIN_S
         sent: set[int] = set()
         busy: list[RunReport] = []
         while reports := self._reports.collect(clock.monotonic(), REPORTS_MAX).reports:
+            sent.update([report.execution for report in reports])
+            busy += await self._send_last(reports)
+        while reports := self._reports.take_large():
             sent.update([report.execution for report in reports])
             busy += await self._send_last(reports)
         others = [
@@ -263,17 +273,33 @@ class TurnLoop:
         if self._unknown_timer is not None:
             self._unknown_timer.cancel()
         self._parts.listener.remove_receiver(self._parts.handoff.address)
+        await self._large.close()
         await self._parts.turns.close()
 
     # -- answers
 
+    def _large_came_back(self, answers: list[Answer], reports: list[RunReport], turns: TurnSender) -> None:
+        """Take the answers to large reports; what they say of the time is old."""
+        for answer in answers:
+            answer.due_in = None
+        self._came_back(answers, reports, -1, clock.monotonic(), hinted=False, turns=turns)
+
     def _came_back(
-        self, answers: list[Answer], reports: list[RunReport], want: int, sent_s: float, *, hinted: bool
+        self,
+        answers: list[Answer],
+        reports: list[RunReport],
+        want: int,
+        sent_s: float,
+        *,
+        hinted: bool,
+        turns: TurnSender,
     ) -> None:
         now_s, parts = clock.monotonic(), self._parts
         sent = {report.execution: report for report in reports}
-        if parts.turns.uncertain:
-            parts.turns.uncertain = False
+        if turns is parts.turns:
+            parts.clock.set(answers[-1].now if answers else 0)
+        if turns.uncertain:
+            turns.uncertain = False
             self._release_unknown_soon()
             # the lost turn may have settled something, or made runs ready
             parts.listener.send("durable_settled")
@@ -330,7 +356,6 @@ class TurnLoop:
             self._returned.clear()
             while self._answers:
                 answer, sent = self._answers[0]
-                parts.clock.set(answer.now)
                 await parts.dispatcher.post_all(_events(answer, sent))
                 self._answers.popleft()
                 self._worked_through.set()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,13 +28,23 @@ from pyengine import clock
 from pyengine.database.connection import Database, ReconnectingConnection, backoff_s
 from pyengine.database.failure_log import FailureLog
 from pyengine.database.faults import TOO_LARGE, Fault, fault_of, sqlstate_of
-from pyengine.database.statements.claims import CLAIM_APART
+from pyengine.database.statements.claims import CLAIM_APART, LARGE_TURN
 from pyengine.database.statements.procedures import TURN, Procedure
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 from pyengine.protocol.commands import Complete, Fail, Halt, Release
 from pyengine.protocol.rules import RULES
-from pyengine.protocol.turn import Answer, RunReport, decode_answer, encode_reports, encode_texts
+from pyengine.protocol.turn import (
+    Answer,
+    RunReport,
+    decode_answer,
+    encode_large_reports,
+    encode_reports,
+    encode_texts,
+    weight_of,
+)
 from pyengine.replay import run_log
+from pyengine.thread_pool import ValueThreads
+from pyengine.values.sizes import LARGE_BYTES
 from pyengine.worker.events import Event, ReportRejected
 from pyengine.worker.lease_heartbeat import ADOPTION_RETRY_S
 
@@ -84,14 +95,18 @@ class TurnSender:
         database: the database.
         identity: the worker, and what it can run.
         post: takes `ReportRejected`.
+        values: write large reports and read large answers.
 
     Attributes:
         uncertain: a connection was lost during a turn, so there may be leases that this worker does not know.
         asked_s: since when a turn has had no answer, by the clock; None if none is on its way.
     """
 
-    def __init__(self, database: Database, identity: Identity, post: Callable[[Event], None]) -> None:
+    def __init__(
+        self, database: Database, identity: Identity, post: Callable[[Event], None], values: ValueThreads
+    ) -> None:
         self._link = ReconnectingConnection(database, "turn")
+        self._database, self._identity = database, identity
         self._serves = identity.serves
         self._worker, self._ttl_ms = identity.worker, identity.ttl_ms
         self._where, self._copy = database.where, database.copy
@@ -100,6 +115,11 @@ class TurnSender:
         self.uncertain = False
         self.asked_s: float | None = None
         self._post = post
+        self._values = values
+
+    def another(self) -> TurnSender:
+        """Return another one for the same worker, with a connection of its own."""
+        return TurnSender(self._database, self._identity, self._post, self._values)
 
     async def open(self) -> None:
         """Connect.
@@ -245,10 +265,13 @@ class TurnSender:
         Raises:
             EngineError: it failed, or its outcome is unknown.
         """
+        procedure, beside = TURN, list[list[str]]()
+        if text is None and weight_of(reports) >= LARGE_BYTES:
+            text, texts = await self._values.call(partial(encode_large_reports, reports))
+            procedure, beside = LARGE_TURN, [texts]
         text = text or encode_reports(reports)
-        return await self._ask(
-            TURN, self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms, RULES
-        )
+        given = (self._worker, *self._serves, want, text, self._ttl_ms, hints, idle_ms, RULES)
+        return await self._ask(procedure, *given, *beside)
 
     async def _ask(self, procedure: Procedure, *given: Any) -> Answer:
         """Run a turn or a claim, and note for how long there is no answer."""
@@ -261,7 +284,12 @@ class TurnSender:
             self.asked_s = None
             raise
         self.asked_s = None
-        return decode_answer(answer)
+        return await self._read(answer)
+
+    async def _read(self, answer: str) -> Answer:
+        if len(answer) < LARGE_BYTES:
+            return decode_answer(answer)
+        return await self._values.call(partial(decode_answer, answer))
 
     async def _in_parts(
         self, reports: list[RunReport], want: int, error: EngineError, failures: int, hints: bool

@@ -36,6 +36,7 @@ from pyengine.errors import EngineError, InvalidRequest
 from pyengine.loop.event_loop import loop_version
 from pyengine.process import Process
 from pyengine.protocol.turn import Lease
+from pyengine.thread_pool import ValueThreads
 from pyengine.values.codec import Codec
 from pyengine.worker.blocked_runs import BlockedRuns
 from pyengine.worker.capacity import Capacity
@@ -182,6 +183,7 @@ class Worker(Process):
             signals.decode(),
             own_queues,
         )
+        self._values = ValueThreads(self._loop)
         self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self.database, "work", _WORK)
         self._declarations = Declarations(self._side, self._registry)
@@ -228,11 +230,7 @@ class Worker(Process):
         self._server = Server(self._work, served=self._did_serve)
         blocked = BlockedRuns(self._side, self.id)
         ticker = Ticker(
-            self._side,
-            self.id,
-            ticked=self._did_tick,
-            services=self._server.record_due,
-            blocked=blocked,
+            self._side, self.id, ticked=self._did_tick, services=self._server.record_due, blocked=blocked
         )
         self._steps = StepRunner(
             self._loop,
@@ -245,17 +243,18 @@ class Worker(Process):
             in_sql=SqlStepRunner(self._work, self.id, slots).run,
             slots=slots,
             term=self._term,
+            values=self._values,
         )
         self._transactions = TransactionRunner(
             self._work, self.id, codec, slots, post, background=self._background
         )
-        self._fetcher = JournalFetcher(self._side, self.id, post, self._background)
+        self._fetcher = JournalFetcher(self._side, self.id, post, self._background, self._values)
         self._poller = JournalPoller(leased, post)
         longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S
         self.parts = Parts(
             runs=runs,
             dispatcher=dispatcher,
-            turns=TurnSender(self.database, identity, post),
+            turns=TurnSender(self.database, identity, post, self._values),
             side=self._side,
             listener=self._listener,
             clock=database_clock,
@@ -313,6 +312,7 @@ class Worker(Process):
         bodies = (
             self.turn_loop.send,
             self.turn_loop.apply,
+            self.turn_loop.send_large,
             self.parts.ticker.run,
             self._server.run,
             self._each_second,
@@ -405,6 +405,7 @@ class Worker(Process):
         self.parts.dispatcher.post(Closed())
         self.parts.dispatcher.close()
         self._steps.close()
+        self._values.close()
         self._listener.unsubscribe("durable_ready", self._hinted)
         if self.fail in self._listener.failed:
             self._listener.failed.remove(self.fail)

@@ -50,7 +50,7 @@ PARTS: dict[str, tuple[type, str]] = {
 }
 # what it does for a run
 WORK: dict[str, tuple[type, str]] = {
-    "steps": (StepRunner, "_succeed"),
+    "steps": (StepRunner, "_written"),
     "transactions": (TransactionRunner, "_run"),
 }
 

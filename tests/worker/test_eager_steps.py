@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from pyengine.thread_pool import ValueThreads
 from pyengine.values.codec import Codec
 from pyengine.worker import step_runner
 from pyengine.worker.attempts import Attempt
@@ -56,6 +57,7 @@ def test_steps_that_end_at_once_do_not_nest(monkeypatch: pytest.MonkeyPatch) -> 
             in_sql=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type,return-value]
             slots=Capacity(1, {}, list),
             term=LeaseTerm(60),
+            values=ValueThreads(loop),
         )
         free, call = asyncio.Event(), effect.attempt.call
 

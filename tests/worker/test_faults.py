@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import psycopg
@@ -130,7 +130,7 @@ def _send(
             assert isinstance(event, ReportRejected)
             rejected.append(event.report.execution)
 
-        turns = TurnSender(Database("postgresql://127.0.0.1:1/none"), IDENTITY, post)
+        turns = TurnSender(Database("postgresql://127.0.0.1:1/none"), IDENTITY, post, cast("Any", None))
         answers = await turns.send([RunReport(n, f"r{n}", 1, 0) for n in range(8)], 0)
         return [execution for answer in answers for execution in answer.busy]
 

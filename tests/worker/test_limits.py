@@ -159,7 +159,7 @@ def queue_of(*runs: LeasedRun) -> tuple[ReportQueue, deque[LeasedRun]]:
     for run in runs:
         run.queued = True
         dirty.append(run)
-    return ReportQueue(dirty), dirty
+    return ReportQueue(dirty, list), dirty
 
 
 def test_a_report_is_bounded_by_bytes() -> None:
@@ -192,7 +192,8 @@ def test_commands_and_endings_count() -> None:
         else:
             live(run).commands = (command,)
     queue, _ = queue_of(*runs)
-    assert [len(queue.collect(0.0, REPORTS_MAX).reports) for _ in range(4)] == [2, 2, 2, 0]
+    assert not queue.collect(0.0, REPORTS_MAX).reports
+    assert [len(queue.take_large()) for _ in range(4)] == [2, 2, 2, 0]
     run = quiet_run()
     live(run).commands, live(run).outcomes = (child, captured), [outcome(0, 1), outcome(2, 1)]
     assert len(live(run).take_report(run).outcomes) == 1
@@ -240,7 +241,7 @@ def turns_of(
 ) -> TurnSender:
     """Turns without a database; `once` stands for one of them."""
     who = Identity(worker="w", queues=[], names=[], codes=[], digests=[], ttl_ms=1)
-    turns = TurnSender(Database("postgresql://127.0.0.1:1/shop"), who, post)
+    turns = TurnSender(Database("postgresql://127.0.0.1:1/shop"), who, post, cast("Any", None))
 
     async def connected(link: ReconnectingConnection, *, purpose: str) -> None:
         pass

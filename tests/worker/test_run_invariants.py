@@ -160,7 +160,7 @@ class Machine:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.stage = Stage(max_warm=2)
-        self.reports = ReportQueue(self.stage.runs.dirty)
+        self.reports = ReportQueue(self.stage.runs.dirty, list)
         self.attempts: list[Attempt] = []
         self.timers: list[on.Event] = []
         self.sent: list[RunReport] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -114,7 +114,9 @@ def _sender(monkeypatch: pytest.MonkeyPatch, server: Server) -> TurnSender:
         """The server is there."""
 
     monkeypatch.setattr(ReconnectingConnection, "connected_eventually", connected)
-    return TurnSender(Database("postgresql://127.0.0.1:1/none"), IDENTITY, lambda event: None)
+    return TurnSender(
+        Database("postgresql://127.0.0.1:1/none"), IDENTITY, lambda event: None, cast("Any", None)
+    )
 
 
 @pytest.mark.parametrize("name", CLAIMS)

@@ -1,13 +1,14 @@
-"""Statements of a worker whose claims fail.
+"""Turns of a worker that are not as most are.
 
-Lives here: the claim run by run (sql/logic/60_turn/65_claims_apart.sql). May not: the turn (procedures.py).
+Lives here: the claim run by run, after claims that failed (sql/logic/60_turn/65_claims_apart.sql); the turn
+with large texts beside its reports (60_turn/05_texts.sql). May not: the turn (procedures.py).
 """
 
 from __future__ import annotations
 
 from pyengine.database.statements.procedures import Procedure
 
-__all__ = ["CLAIM_APART"]
+__all__ = ["CLAIM_APART", "LARGE_TURN"]
 
 CLAIM_APART = Procedure(
     signature=(
@@ -17,5 +18,13 @@ CLAIM_APART = Procedure(
     sql=(
         "select durable.worker_claim_apart_v1($1, $2::text::text[], $3::text::text[], $4::text::text[], "
         "$5, $6, $7, $8)"
+    ),
+)
+
+LARGE_TURN = Procedure(
+    signature="(as for a turn, texts[] to which the reports refer) -> json",
+    sql=(
+        "select durable.worker_turn_v1($1, $2::text::text[], $3::text::text[], $4::text::text[], "
+        "$5, $6, $7, $8, $9, $10, $11)"
     ),
 )

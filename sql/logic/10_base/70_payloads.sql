@@ -35,8 +35,9 @@ create or replace function durable._is_deep(p_text text)
 returns boolean language plpgsql immutable
 as $$
 begin
-  -- 500 levels need as many opening brackets
-  if octet_length(p_text) <= 1000 or length(p_text) - length(translate(p_text, '[{', '')) <= 500 then
+  -- 500 levels need as many opening brackets, and a list or map around them. To count brackets is to copy the text
+  if octet_length(p_text) <= 1000 or ltrim(left(p_text, 100), E' \t\n\r') ~ '^[^[{]'
+     or octet_length(p_text) - octet_length(translate(p_text, '[{', '')) <= 500 then
     return false;
   end if;
   return durable._is_deep(p_text::jsonb);

@@ -299,7 +299,8 @@ end
 $$;
 comment on function durable._update_heads(durable._event[], bigint) is 'Updates heads by the rows that _insert_all has appended.';
 
-create or replace function durable._append(p_events durable._event[], p_now bigint, p_cleaning boolean default false)
+create or replace function durable._append(
+  p_events durable._event[], p_now bigint, p_cleaning boolean default false, p_is_stored boolean default false)
 returns void language plpgsql volatile
 as $$
 declare
@@ -320,7 +321,7 @@ begin
          bool_or(e.type in ('join_set_created', 'join_set_submitted', 'join_set_awaited')),
          max(case when starts_with(e.data, durable._sub()) then 2147483647 else octet_length(e.data) end)
   into v_steps, v_signals, v_join_sets, v_bytes from unnest(p_events) e;
-  if v_bytes >= 1024 then
+  if v_bytes >= 1024 and not p_is_stored then
     -- two conditions, because a setting costs a look-up
     if v_bytes >= durable._setting_int('large_value_bytes') then
       p_events := durable._store_large(p_events);
@@ -345,8 +346,8 @@ begin
   end if;
 end
 $$;
-comment on function durable._append(durable._event[], bigint, boolean) is
-  'The one writer of events, for any number of executions at once; waits are written by _await. WF006 if an event does not fit its journal. Updates heads, inboxes and join sets by it.';
+comment on function durable._append(durable._event[], bigint, boolean, boolean) is
+  'The one writer of events, for any number of executions at once; waits are written by _await. WF006 if an event does not fit its journal. Updates heads, inboxes and join sets by it. p_is_stored: large values are stored already, and the events refer to them.';
 
 create or replace function durable._update_open_steps(p_events durable._event[])
 returns void language plpgsql volatile

@@ -123,7 +123,7 @@ $$;
 comment on function durable._end_releases(durable._run_report[], bigint) is
   'Releases the tasks of reports that ask for it; at once if the run has rows that the coroutine has not seen. A worker that claims its own run again gets the rows that its coroutine has not seen, or the whole journal if rows of others precede its own. Returns queues of released tasks that are ready.';
 
-create or replace function durable._end_settles(p_reports durable._run_report[], p_now bigint)
+create or replace function durable._end_settles(p_reports durable._run_report[], p_texts text[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -139,7 +139,7 @@ begin
                         when (b.ending)."do" = 'cancel' and h.status = 'cancelling' then 'rejected_canceled'
                         else 'rejected' end),
          array_agg(case when (b.ending)."do" = 'cancel' then durable._cancelled(durable._cancel_reason(h))
-                        else coalesce((b.ending).error, (b.ending).value) end)
+                        else coalesce((b.ending).error, durable._whole((b.ending).value, p_texts)) end)
   into v_ids, v_versions, v_states, v_data
   from unnest(p_reports) b
   left join durable._executions h on h.execution = any (array[case when (b.ending)."do" = 'cancel' then b.execution end])
@@ -149,11 +149,12 @@ begin
   end if;
   return durable._settle(
     v_ids, v_states, array_fill(null::jsonb, array[cardinality(v_ids)]), v_data, p_now, p_versions => v_versions,
-    p_last => array(select b.event from unnest(p_reports) b where durable._is_last(b.verdict, b.ending, b.event)));
+    p_last => case when cardinality(p_texts) > 0 then '{}' else array(
+      select b.event from unnest(p_reports) b where durable._is_last(b.verdict, b.ending, b.event)) end);
 end
 $$;
-comment on function durable._end_settles(durable._run_report[], bigint) is
-  'Settles the promises of runs that completed, failed, or finished their clean-up after a request of cancellation.';
+comment on function durable._end_settles(durable._run_report[], text[], bigint) is
+  'Settles the promises of runs that completed, failed, or finished their clean-up after a request of cancellation. p_texts: as of _write_reports.';
 
 create or replace function durable._renew(p_reports durable._run_report[], p_now bigint)
 returns void language plpgsql volatile
@@ -170,7 +171,8 @@ $$;
 comment on function durable._renew(durable._run_report[], bigint) is
   'Renews leases in their second half only: a renewal in every turn would cost an eighth more WAL, for nothing. An attempt that ended makes the run''s crashes forgotten; one that only began does not, because it may be the one that kills its workers.';
 
-create or replace function durable._end_reports(p_reports durable._run_report[], p_endings text[], p_now bigint)
+create or replace function durable._end_reports(
+  p_reports durable._run_report[], p_endings text[], p_texts text[], p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
@@ -180,7 +182,7 @@ begin
     v_queues := durable._end_suspends(p_reports, p_now);
   end if;
   if p_endings && '{complete,fail,cancel}' then
-    v_queues := v_queues || durable._end_settles(p_reports, p_now);
+    v_queues := v_queues || durable._end_settles(p_reports, p_texts, p_now);
   end if;
   if 'halt' = any (p_endings) then
     v_queues := v_queues || durable._end_halts(p_reports, p_now);
@@ -197,5 +199,5 @@ begin
   return v_queues;
 end
 $$;
-comment on function durable._end_reports(durable._run_report[], text[], bigint) is
+comment on function durable._end_reports(durable._run_report[], text[], text[], bigint) is
   'Handles the endings of the reports, by kind, and renews the leases of runs that go on: those without an ending, and those whose ending may have been refused. Returns the queues that got ready tasks.';

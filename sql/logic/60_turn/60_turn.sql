@@ -99,12 +99,12 @@ $$;
 comment on function durable._rows_of_others(durable._run_report[], boolean, bigint) is
   'For leased runs: rows that others appended before and after those of the report, [execution, before, after]. p_has_new_rows: this turn itself may have appended such rows.';
 
-create or replace function durable._write_reports(p_batch durable._turn_batch, p_now bigint)
+create or replace function durable._write_reports(p_batch durable._turn_batch, p_texts text[], p_now bigint)
 returns durable._run_report[] language plpgsql volatile
 as $$
 declare
   v_events durable._event[] := array(select b.event from unnest(p_batch.reports) b where b.event is distinct from null
-                                     and not durable._is_last(b.verdict, b.ending, b.event));
+                                     and (cardinality(p_texts) > 0 or not durable._is_last(b.verdict, b.ending, b.event)));
 begin
   if p_batch.has_commands then
     v_events := v_events || durable._command_events(p_batch.reports, p_now);
@@ -113,19 +113,24 @@ begin
     v_events := v_events || durable._outcome_events(p_batch.reports, p_now);
   end if;
   perform durable._check_retries(v_events);
-  perform durable._append(v_events, p_now, true);
+  if cardinality(p_texts) > 0 then
+    perform durable._append(durable._store_apart(v_events, p_texts), p_now, true, true);
+  else
+    perform durable._append(v_events, p_now, true);
+  end if;
   if not p_batch.has_several then
     return p_batch.reports;
   end if;
   return array(
     select durable._with_verdict(
              b, b.verdict, b.seq,
-             case when durable._is_last(b.verdict, b.ending, b.event) then b.next else coalesce(h.next_seq, b.next) end, b.event)
+             case when cardinality(p_texts) = 0 and durable._is_last(b.verdict, b.ending, b.event) then b.next
+                  else coalesce(h.next_seq, b.next) end, b.event)
     from unnest(p_batch.reports) b left join durable._executions h on h.execution = any (array[b.execution]) order by b.id);
 end
 $$;
-comment on function durable._write_reports(durable._turn_batch, bigint) is
-  'Appends the commands and outcomes of accepted reports, except a last result that its run ends with. Answers the reports with the numbers after their rows.';
+comment on function durable._write_reports(durable._turn_batch, text[], bigint) is
+  'Appends the commands and outcomes of accepted reports, except a last result that its run ends with, if no text stands beside them (p_texts). Answers the reports with the numbers after their rows.';
 
 create or replace function durable._answer_commands(p_reports durable._run_report[], p_adopted text[], p_now bigint)
 returns durable._run_report[] language plpgsql volatile
@@ -148,7 +153,7 @@ comment on function durable._answer_commands(durable._run_report[], text[], bigi
   'Answers commands that need no wait: receives with a buffered signal, adoptions of promises that are settled or cannot be awaited. A run with such an answer does not suspend; the rows are in its tail.';
 
 create or replace function durable._write_turn(
-  p_batch durable._turn_batch, p_worker text, p_now bigint, out reports durable._run_report[], out queues text[])
+  p_batch durable._turn_batch, p_texts text[], p_worker text, p_now bigint, out reports durable._run_report[], out queues text[])
 language plpgsql volatile
 as $$
 declare
@@ -168,7 +173,7 @@ begin
       v_batch.reports := durable._decide_refusals(v_batch.reports);
       v_endings := v_endings || 'fail'::text;
     end if;
-    reports := durable._write_reports(v_batch, p_now);
+    reports := durable._write_reports(v_batch, p_texts, p_now);
     -- a verdict may halt a run
     v_endings := v_endings || 'halt'::text;
   end if;
@@ -176,13 +181,13 @@ begin
     queues := durable._make_children(reports, p_worker, p_now) || durable._make_calls(reports, p_now);
     reports := durable._answer_commands(reports, p_batch.adopts, p_now);
   end if;
-  queues := queues || durable._end_reports(reports, v_endings, p_now);
+  queues := queues || durable._end_reports(reports, v_endings, p_texts, p_now);
   if p_batch.progress <> '{}' then
     perform durable._report_progress(p_batch.progress, reports, p_now);
   end if;
 end
 $$;
-comment on function durable._write_turn(durable._turn_batch, text, bigint) is
+comment on function durable._write_turn(durable._turn_batch, text[], text, bigint) is
   'Gives the verdicts and writes the turn. Answers the reports as they are now, and the queues that got ready tasks. The caller holds all locks.';
 
 create or replace function durable._distinct(p_texts text[])
@@ -275,7 +280,7 @@ begin
   end if;
   v_now := durable._now_ms();
   v_answer := durable._empty_turn_answer(v_now);
-  select * into v_written from durable._write_turn(v_batch, p_worker, v_now) t;
+  select * into v_written from durable._write_turn(v_batch, '{}', p_worker, v_now) t;
   if p_want >= 0 then
     v_woken := durable._woken_warm(v_taken.awaiters, p_worker, v_now);
   end if;
@@ -300,9 +305,47 @@ $$;
 comment on function durable._turn(text, text[], text[], text[], integer, integer, jsonb, integer) is
   'A turn with any number of reports, which may also claim. p_codes: the workflows that the worker can run.';
 
+create or replace function durable._large_turn(p_worker text, p_reports jsonb, p_texts text[])
+returns durable._turn_answer language plpgsql volatile
+as $$
+declare
+  v_batch durable._turn_batch := durable._read_reports(p_reports);
+  v_answer durable._turn_answer;
+  v_taken record;
+  v_written record;
+  v_now bigint;
+begin
+  perform durable._check_site();
+  perform durable._check_reports(v_batch, pg_column_size(p_reports));
+  perform durable._check_texts(p_texts);
+  if v_batch.has_commands then
+    v_batch.adopts := durable._adopted_by(v_batch.reports);
+  end if;
+  perform durable._mark_engine_xact();
+  select * into v_taken from durable._try_lock_reports(v_batch) t;
+  if v_taken.busy <> '{}' then
+    v_batch := durable._read_reports(durable._without(p_reports, v_taken.busy), v_batch.adopts);
+  end if;
+  v_now := durable._now_ms();
+  v_answer := durable._empty_turn_answer(v_now);
+  select * into v_written from durable._write_turn(v_batch, p_texts, p_worker, v_now) t;
+  v_answer.settled := v_batch.settles <> '{}';
+  v_answer.verdicts := durable._encode_verdicts(v_written.reports);
+  v_answer.tails := durable._rows_of_others(
+    v_written.reports, v_batch.has_commands or v_taken.owned or v_taken.awaiters <> '{}', v_now);
+  v_answer.hints := durable._distinct(v_written.queues);
+  v_answer.busy := v_taken.busy;
+  v_answer.locked := durable._locked_ids(v_taken.locked, '{}');
+  return v_answer;
+end
+$$;
+comment on function durable._large_turn(text, jsonb, text[]) is
+  'A turn with large texts beside its reports: as _turn, but it claims nothing, because its answer is late.';
+
 create or replace function durable.worker_turn_v1(
   p_worker text, p_queues text[], p_codes text[], p_digests text[], p_want integer, p_reports jsonb, p_ttl_ms integer,
-  p_notify boolean default false, p_idle_ms integer default 0, p_rules integer default 1)
+  p_notify boolean default false, p_idle_ms integer default 0, p_rules integer default 1,
+  p_texts text[] default '{}')
 returns json language plpgsql volatile
 as $$
 declare
@@ -312,7 +355,7 @@ declare
 begin
   if coalesce(p_reports, '[]') = '[]' then
     return durable._turn_without_reports(p_worker, p_queues, p_codes, p_digests, p_rules, p_want, p_ttl_ms);
-  elsif p_want <= 0 and durable._knows_site() then
+  elsif p_want <= 0 and durable._knows_site() and cardinality(p_texts) = 0 then
     v_kind := durable._single_kind(p_reports);
     if v_kind = 'end' then
       v_answer := durable._end_single(p_worker, p_reports -> 0, p_notify, p_idle_ms);
@@ -321,7 +364,11 @@ begin
     end if;
   end if;
   if v_answer is null then
-    v_turn := durable._turn(p_worker, p_queues, p_codes, p_digests, p_rules, p_want, p_reports, p_ttl_ms);
+    if cardinality(p_texts) > 0 then
+      v_turn := durable._large_turn(p_worker, p_reports, p_texts);
+    else
+      v_turn := durable._turn(p_worker, p_queues, p_codes, p_digests, p_rules, p_want, p_reports, p_ttl_ms);
+    end if;
     if p_notify and v_turn.settled then
       perform durable._notify('durable_settled');
     end if;
@@ -330,8 +377,8 @@ begin
   return v_answer;
 end
 $$;
-comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer, integer) is
-  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews leases. p_codes: the workflows that it can run, as worker_hello_v1 answered; p_digests: those of their code, at the same places. p_want < 0: claims nothing, not even tasks that this turn resumed. Verdicts: ok, stale, lost; none of them fails the other reports. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null if the turn did not read it, as for a single report. p_notify: sends the hint that a promise settled, with its own commit. p_idle_ms > 0: if the turn ends one run and does nothing else, it registers the worker as idle for so long, as worker_idle_v1 does; idle: it did. p_rules: the newest rules of replay that it knows; it gets no run with newer ones. WF016.';
+comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer, integer, text[]) is
+  'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews leases. p_codes: the workflows that it can run, as worker_hello_v1 answered; p_digests: those of their code, at the same places. p_want < 0: claims nothing, not even tasks that this turn resumed. Verdicts: ok, stale, lost; none of them fails the other reports. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null if the turn did not read it, as for a single report. p_notify: sends the hint that a promise settled, with its own commit. p_idle_ms > 0: if the turn ends one run and does nothing else, it registers the worker as idle for so long, as worker_idle_v1 does; idle: it did. p_rules: the newest rules of replay that it knows; it gets no run with newer ones. p_texts: large results of the reports, each of which has the character SUB and the number of its text, from 1, in its place; such a turn claims nothing. WF016.';
 
 create or replace function durable.worker_watch_v1(p_worker text)
 returns integer language plpgsql stable
