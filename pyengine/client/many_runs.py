@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -38,6 +39,8 @@ from pyengine.protocol.causes import Cause, read_cause
 from pyengine.values.codec import Codec
 
 __all__ = ["ManyRuns", "Outcome", "RunFilter", "Steered"]
+
+_BATCH_CHARS_MAX = 8 << 20
 
 T = TypeVar("T")
 
@@ -86,8 +89,8 @@ class ManyRuns:
     """The batch verbs of a client, as a mixin; the client has the transport.
 
     `runs` are ids or a `RunFilter`, which is evaluated once, first. Without `conn` the ids are sent in
-    batches of 1000, each in its own transaction; with it they are one statement in the caller's transaction.
-    `conn` is a connection as `start` takes it.
+    batches of 1000, fewer if their values are large, each in its own transaction; with it they are one
+    statement in the caller's transaction. `conn` is a connection as `start` takes it.
     """
 
     _transport: Transport
@@ -269,7 +272,7 @@ class ManyRuns:
             InvalidRequest: the filter is invalid.
         """
         found: dict[str, list[Cause]] = {}
-        for ids in _batches(await self._ids(runs, None), None):
+        for ids, _ in _batches(await self._ids(runs, None), None, None):
             found |= {id: [] for id in ids}
             for row in await self._transport.rows(WHY_MANY, ids, limit):
                 found[row["asked"]].append(read_cause(row))
@@ -295,10 +298,11 @@ class ManyRuns:
             field: the field of `Steered` that the procedure returns.
         """
         outcomes: list[Steered] = []
-        for ids in _batches(await self._ids(runs, conn), conn):
-            own: tuple[Any, ...] = ()
-            if encode is not None:
-                own = ([encode(runs[id]) for id in ids] if isinstance(runs, Mapping) else None,)
+        text_of: Callable[[str], str] | None = None
+        if encode is not None and isinstance(runs, Mapping):
+            text_of = partial(_text_of, encode, runs)
+        for ids, texts in _batches(await self._ids(runs, conn), conn, text_of):
+            own: tuple[Any, ...] = () if encode is None else (texts,)
             row = await self._transport.first_row(conn, procedure, ids, *values, *own)
             outcomes += [
                 Steered(id=id, outcome=outcome, **{field: value})
@@ -329,8 +333,26 @@ class ManyRuns:
                 return ids
 
 
-def _batches(ids: list[str], conn: Any) -> Iterator[list[str]]:
-    """Yield the ids of each statement; inside a transaction of the caller's there is only one."""
-    size = BATCH if conn is None else max(len(ids), 1)
-    for first in range(0, len(ids), size):
-        yield ids[first : first + size]
+def _text_of(encode: Callable[[Any], str], values: Mapping[str, Any], id: str) -> str:
+    return encode(values[id])
+
+
+def _batches(
+    ids: list[str], conn: Any, text_of: Callable[[str], str] | None
+) -> Iterator[tuple[list[str], list[str] | None]]:
+    """Yield the ids of each statement, with the text of each if they have any; a batch is bounded by both.
+    Inside a transaction of the caller's there is only one.
+    """
+    batch: list[str] = []
+    texts: list[str] = []
+    size = 0
+    for id in ids:
+        text = "" if text_of is None else text_of(id)
+        if conn is None and batch and (len(batch) == BATCH or size + len(text) > _BATCH_CHARS_MAX):
+            yield batch, None if text_of is None else texts
+            batch, texts, size = [], [], 0
+        batch.append(id)
+        texts.append(text)
+        size += len(text)
+    if batch:
+        yield batch, None if text_of is None else texts

@@ -50,6 +50,35 @@ def test_a_filter_is_sent_in_batches(dsn: str, conn: Connection) -> None:
     assert ask(conn, ("select state from durable.runs where id = 'other'", ())) == ("queued",)
 
 
+def test_a_batch_is_bounded_by_bytes(dsn: str, conn: Connection) -> None:
+    """Payloads and values of three megabytes go two at a time, and each to its own run or promise; small ones
+    of as many go together.
+    """
+    for number in range(5):
+        begin_run(conn, f"r{number}")
+        ask(conn, create(f"p{number}"))
+    sizes = {f"{number}": 3_000_000 + number for number in range(5)}
+
+    async def main() -> None:
+        async with Client(dsn) as client:
+            large = await client.signal_many({f"r{id}": "x" * size for id, size in sizes.items()}, "go")
+            assert {one.outcome for one in large} == {"done"} and transactions(conn, "signal_delivered") == 3
+            await client.signal_many({f"r{id}": "y" for id in sizes}, "go")
+            assert transactions(conn, "signal_delivered") == 4
+            await client.settle_many({f"p{id}": "x" * size for id, size in sizes.items()})
+
+    asyncio.run(main())
+    lengths = (
+        "select array_agg(octet_length(data) order by execution) from durable._signals where delivery = 1"
+    )
+    assert ask(conn, (lengths, ())) == ([2 + size for size in sizes.values()],)
+    settled = (
+        "select array_agg(octet_length(value_data) order by id), count(distinct xmin::text) "
+        "from durable._promises where id like 'p_'"
+    )
+    assert ask(conn, (settled, ())) == ([2 + size for size in sizes.values()], 3)
+
+
 @pytest.mark.usefixtures("small")
 def test_each_has_its_own_payload(dsn: str, conn: Connection) -> None:
     """Payloads and values by id stay with their ids, through portions."""
