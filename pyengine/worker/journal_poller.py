@@ -18,6 +18,7 @@ from functools import partial
 
 from pyengine import clock
 from pyengine.background import Background
+from pyengine.database.faults import Fault, fault_of
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import JOURNAL
 from pyengine.errors import EngineError, Unavailable
@@ -80,6 +81,11 @@ class JournalFetcher:
             try:
                 text = await self._connections.run(JOURNAL, self._worker, *run.lease)
             except EngineError as error:
+                if fault_of(error) is Fault.RUN:
+                    # the claim that follows the end of its lease sets it aside, with the reason
+                    logger.warning("journal of run %s cannot be read: %s", run.info.id, error.message)
+                    self._post(JournalFetched(run, None))
+                    return
                 # a database that cannot be reached is logged once for all connections
                 level = logging.DEBUG if type(error) is Unavailable else logging.WARNING
                 logger.log(level, "journal of run %s: %s", run.info.id, error.message)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.clock import Clock
@@ -19,6 +20,7 @@ from tests.support.verbs import (
     code,
     done,
     dump,
+    journal,
     promise,
     release,
     report,
@@ -197,3 +199,19 @@ def test_a_warm_run_that_is_left_out_stays_warm(conn: Connection) -> None:
     (last,) = take_turn(conn, "W", want=5, queues=queues).handed
     assert last["id"] == "r2" and last["from"] > 0 and len(last["rows"]) == 2
     assert conn.execute("select count(*) from durable._tasks where crashes > 0").fetchone() == (0,)
+
+
+def test_a_journal_that_cannot_be_sent_is_refused_by_its_size(conn: Connection) -> None:
+    """Fourteen results that share a value of 60 MB are more than an answer can hold. The whole journal of a
+    leased run is refused by that size, as a claim of it is; one value less in it is not.
+    """
+    held = begin_run(conn, "r")
+    value = json.dumps("x" * 20_000)
+    take_turn(conn, "W", report(held, outcomes=[done(child, value=value) for child in range(14)]))
+    grow = "update durable._journal_values set data = '\"' || repeat('x', %s) || '\"'"
+    conn.execute(grow, (60_000_000,))
+    with pytest.raises(psycopg.Error) as refused, conn.transaction():
+        ask(conn, journal("W", held))
+    assert refused.value.sqlstate == "WF008"
+    conn.execute(grow, (20_000,))
+    assert len(ask(conn, journal("W", held))[0]["rows"]) == 15

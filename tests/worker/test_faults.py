@@ -8,18 +8,24 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import asyncpg
 import psycopg
 import pytest
 
+from pyengine.background import Background
 from pyengine.database.connection import Database, ReconnectingConnection, mapped
 from pyengine.database.faults import FAULTS, Fault, fault_of
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import Halt
 from pyengine.protocol.turn import RunReport
-from pyengine.worker.events import ReportRejected
+from pyengine.thread_pool import ValueThreads
+from pyengine.worker.effects import FetchJournal
+from pyengine.worker.events import Event, JournalFetched, ReportRejected
+from pyengine.worker.journal_poller import JournalFetcher
+from pyengine.worker.run_state import Fetching
 from pyengine.worker.turn_sender import Identity, TurnSender
 
 IDENTITY = Identity(worker="W", queues=["default"], names=[], codes=[], digests=[], ttl_ms=1000)
@@ -210,3 +216,41 @@ def test_every_class_has_a_line() -> None:
 def test_the_page_is_the_table() -> None:
     """What an operator reads is what the code does."""
     assert dict(LINE.findall(PAGE.read_text("utf8"))) == {code: fault.value for code, fault in FAULTS.items()}
+
+
+@pytest.mark.parametrize(("code", "is_left"), [("WF008", True), ("57014", False)])
+def test_a_journal_that_cannot_be_read_is_left(
+    monkeypatch: pytest.MonkeyPatch, code: str, is_left: bool
+) -> None:
+    """A replay asks again for a journal that has no answer now. One that cannot be read by a fault of its run
+    is not asked for again: the run is let go, so that the next claim sets it aside.
+    """
+    asked = 0
+    events: list[Event] = []
+
+    class Side:
+        """Refuses to read once; then it answers."""
+
+        async def run(self, *given: Any) -> str:
+            """Read a journal."""
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise _error(code)
+            return '{"next": 1, "rows": []}'
+
+    run: Any = SimpleNamespace(
+        phase=Fetching({}, (), rejected=False, poll=False), lease=(1, "r", 1), info=SimpleNamespace(id="r")
+    )
+    monkeypatch.setattr("pyengine.worker.journal_poller._AGAIN_S", 0.0)
+
+    async def main() -> None:
+        background = Background(events.append)
+        values = ValueThreads(asyncio.get_running_loop())
+        JournalFetcher(cast("Any", Side()), "W", events.append, background, values).fetch(FetchJournal(run))
+        await background.ended()
+
+    asyncio.run(main())
+    (event,) = events
+    assert isinstance(event, JournalFetched)
+    assert (asked, event.journal is None) == ((1, True) if is_left else (2, False))

@@ -27,11 +27,13 @@ begin
   return (
     select json_build_object('next', h.next_seq, 'rows', r."rows")
     from durable._executions h
-    cross join lateral durable._rows(h.execution, h.bucket, h.id, p_seen, h.next_seq) r
+    cross join lateral (select case when h.next_seq - p_seen < 12 then p_seen
+                                    else durable._checked_from(h.bucket, h.execution, p_seen, h.next_seq) end offset 0) as g (seq)
+    cross join lateral durable._rows(h.execution, h.bucket, h.id, g.seq, h.next_seq) r
     where h.execution = p_execution);
 end
 $$;
-comment on function durable._journal_from(bigint, integer) is 'The journal of one run from p_seen on, and the number after it.';
+comment on function durable._journal_from(bigint, integer) is 'The journal of one run from p_seen on, and the number after it. WF008 as of _checked_from.';
 
 create or replace function durable.worker_journal_v1(p_worker text, p_execution bigint, p_id text, p_version integer)
 returns json language sql volatile
@@ -42,7 +44,7 @@ as $$
   where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._is_leased(t, p_version, durable._now_ms())
 $$;
 comment on function durable.worker_journal_v1(text, bigint, text, integer) is
-  'The whole journal of a leased run, for a replay from the start; null if the lease is lost.';
+  'The whole journal of a leased run, for a replay from the start; null if the lease is lost. WF008 if it is too large to be sent.';
 
 create or replace function durable._first_row(p_execution bigint, p_bucket integer, out started_at bigint, out input text)
 language plpgsql stable
