@@ -310,9 +310,13 @@ def purge(conn: Connection[TupleRow], older_than: str, after: str | None) -> dic
         after: ``more`` of the batch before, or None.
 
     Returns:
-        The numbers of removed runs and promises, those left by reason, and the position of the next batch.
+        The numbers of removed runs, promises and earlier generations of runs that live, those left by reason,
+        and the position of the next batch.
     """
-    text = "select runs, promises, kept, more::text from durable.purge(%s::interval, after => %s::jsonb)"
+    text = (
+        "select runs, promises, generations, kept, more::text "
+        "from durable.purge(%s::interval, after => %s::jsonb)"
+    )
     return conn.cursor(row_factory=dict_row).execute(text, (older_than, after)).fetchall()[0]
 
 

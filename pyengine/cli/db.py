@@ -266,12 +266,13 @@ def purge(
     from pyengine.admin import queries
 
     span = checked_age(older_than)
-    runs, promises = 0, 0
+    runs, promises, generations = 0, 0, 0
     kept: Counter[str] = Counter()
     with at.database() as db:
         part = queries.purge(db.conn, span, None)
         while True:  # each batch is a transaction, so that no lock lasts long
             runs, promises = runs + part["runs"], promises + part["promises"]
+            generations += part["generations"]
             kept.update(part["kept"])
             if part["more"] is None:
                 break
@@ -281,10 +282,18 @@ def purge(
         while part["more"] is not None:
             part = queries.purge_calls(db.conn, span, part["more"])
             calls += part["removed"]
-    document = {"runs": runs, "promises": promises, "kept": kept, "calls": calls}
+    document = {
+        "runs": runs,
+        "promises": promises,
+        "generations": generations,
+        "kept": kept,
+        "calls": calls,
+    }
 
     def render(console: Console) -> None:
         console.print(f"removed {runs} runs, {promises} promises in all")
+        if generations:
+            console.print(f"removed {generations} earlier generations of runs that live")
         if calls:
             console.print(f"removed {calls} rows of calls")
         for why, count in kept.items():

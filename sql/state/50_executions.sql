@@ -74,6 +74,7 @@ create table durable._executions (
   former_digest bytea,
   code_seq integer,
   rules smallint not null default 1,
+  generations_removed integer,
   constraint executions_pk primary key (execution),
   constraint executions_are_lawful check (row(
     next_seq, next_child, first_child, written_by_client, status,
@@ -95,7 +96,10 @@ comment on column durable._executions.next_child is 'One more than the largest c
 comment on column durable._executions.reserved is 'Child numbers between first_child and next_child that no row carries yet: local steps in flight or given up, receives that wait.';
 comment on column durable._executions.first_child is
   'The first child number: 0, or the number after those of the generation before it.';
-comment on column durable._executions.previous is 'The generation before it, which ended by continue-as-new; same id, another journal.';
+comment on column durable._executions.previous is
+  'The generation before it, which ended by continue-as-new; same id, another journal. It may be removed: see generations_removed.';
+comment on column durable._executions.generations_removed is
+  'In the oldest generation that is left: how many were before it, which retention has removed. Null: none.';
 comment on column durable._executions.cancel_seq is
   'Sequence number of CancelRequested: the engine accepts no report of a worker that has not seen it.';
 comment on column durable._executions.cancel_until is 'End of the grace of a cancellation; then durable.tick() ends the run.';

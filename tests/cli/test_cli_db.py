@@ -82,7 +82,7 @@ def test_purge_removes_and_reports(at_database: Any, conn: psycopg.Connection[An
     assert "removed 1 runs" in shown
     assert "foreign key" in shown
     answer = at_database("db", "purge", "--older-than", "1d", "--json").document
-    assert answer == {"runs": 0, "promises": 0, "kept": {"row": 1}, "calls": 0}
+    assert answer == {"runs": 0, "promises": 0, "generations": 0, "kept": {"row": 1}, "calls": 0}
 
 
 def test_records_of_the_installer_are_no_settings(at_database: Any) -> None:

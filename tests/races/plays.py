@@ -19,10 +19,12 @@ from tests.support.verbs import (
     begin_run,
     claim,
     complete,
+    continue_as_new,
     done,
     halt,
     progress,
     report,
+    send,
     start,
     take_turn,
     task_of,
@@ -192,3 +194,23 @@ def codes_come_back(conn: Connection, clock: Clock) -> Play:
         take_turn(conn, "W", report(held, end=halt()))
     ask(conn, (hello, ("N2", ["cd"])))
     return ticking(conn, lambda name: (task_of(conn, name) or ("gone",))[0] == "pending")
+
+
+def keys_of_signals_are_forgotten(conn: Connection, clock: Clock) -> Play:
+    """The keys of signals to generations of two runs that were removed long ago are to be forgotten."""
+    for name in PAIR:
+        held = begin_run(conn, name)
+        ask(conn, send(name, key="k"))
+        for number in range(3):
+            (seen,) = ask(
+                conn, ("select next_seq from durable._executions where execution = %s", (held.execution,))
+            )
+            take_turn(conn, "W", report(held, end=continue_as_new(on=number), seen=seen))
+            clock.advance(1000)
+            held = claim(conn, "W", f"q-{name}")
+    conn.execute("select durable.purge('1 millisecond')")
+    tick(conn)
+    clock.advance(400 * 86_400_000)
+    there = "select count(*) from durable._removed_signals where id = %s"
+    assert ask(conn, (there, ("h",))) == (1,)
+    return ticking(conn, lambda name: ask(conn, (there, (name,))) == (0,))

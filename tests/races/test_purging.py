@@ -12,22 +12,27 @@ from tests.races.drama import transaction
 from tests.races.scenes import TICK, Endings, Scene, World, nobody_fails, play_in_every_order
 from tests.support.barrier import Stage
 from tests.support.clock import Clock
+from tests.support.stories import Story
 from tests.support.verbs import (
     Call,
     Connection,
+    Held,
     adopt,
     ask,
     begin_run,
     complete,
+    continue_as_new,
     done,
+    receive,
     report,
+    send,
     start,
     take_turn,
     turn,
 )
 
 DAY_MS = 86_400_000
-PURGE: Call = ("select p.runs from durable.purge('30 days') p", ())
+PURGE: Call = ("select p.runs, p.generations from durable.purge('30 days') p", ())
 
 
 def old_run(world: World, id_: str, key: str | None = None) -> None:
@@ -154,7 +159,87 @@ def two_purges(world: World) -> Scene:
     return Scene(programs={"one": transaction(PURGE), "two": transaction(PURGE)}, judge=judge)
 
 
-SCENES = [start_by_id, start_by_key, adoption, fork, foreign_key, two_purges]
+def old_generations(world: World, id_: str) -> Held:
+    """A run in its fifth generation, each of which got a signal and ended more than 30 days ago."""
+    story = Story(world.conn, world.clock, id_)
+    for number in range(4):
+        ask(world.conn, send(id_, key=str(number)))
+        story.report(commands=[receive(number)])
+        story.report(end=continue_as_new(on=number + 1))
+        world.clock.advance(31 * DAY_MS)
+        story.again()
+    assert story.held is not None
+    return story.held
+
+
+def generations(world: World, id_: str) -> list[int]:
+    """The numbers of the generations that are left."""
+    rows = world.conn.execute("select generation from durable.generations(%s)", (id_,)).fetchall()
+    return [number for (number,) in rows]
+
+
+def two_purges_of_generations(world: World) -> Scene:
+    """Two purges share the generations of two runs."""
+    for part in "ab":
+        old_generations(world, world.name(part))
+
+    def judge(endings: Endings) -> None:
+        nobody_fails(endings)
+        assert not any(ending.blocked for ending in endings.values())
+        for part in "ab":
+            assert generations(world, world.name(part)) == [4, 5]
+
+    return Scene(programs={"one": transaction(PURGE), "two": transaction(PURGE)}, judge=judge)
+
+
+def generation_at_work(world: World) -> Scene:
+    """The present generation works, and continues as new."""
+    held = old_generations(world, world.id)
+    works = turn("W", report(held, outcomes=[done(held.first_child)], end=continue_as_new(on=9)))
+
+    def judge(endings: Endings) -> None:
+        purge_never_waits(endings)
+        assert not endings["worker"].blocked
+        nobody_fails(endings)
+        assert generations(world, world.id) in ([4, 5, 6], [5, 6])
+
+    return Scene(programs={"purge": transaction(PURGE), "worker": transaction(works)}, judge=judge)
+
+
+def repeated_signal(world: World) -> Scene:
+    """A signal that an old generation got comes again: it is known, before and after the purge."""
+    old_generations(world, world.id)
+    again = send(world.id, key="0")
+
+    def judge(endings: Endings) -> None:
+        purge_never_waits(endings)
+        nobody_fails(endings)
+        assert endings["sender"].answers[0][0][1] is False
+        assert generations(world, world.id) == [4, 5]
+
+    return Scene(programs={"purge": transaction(PURGE), "sender": transaction(again)}, judge=judge)
+
+
+def end_of_a_long_run(world: World) -> Scene:
+    """The run ends: its head is not touched by what its generations lose."""
+    held = old_generations(world, world.id)
+    ends = turn("W", report(held, end=complete()))
+
+    def judge(endings: Endings) -> None:
+        purge_never_waits(endings)
+        assert not endings["worker"].blocked
+        nobody_fails(endings)
+        assert generations(world, world.id) == (
+            [4, 5] if endings["purge"].answers[0][0][1] else [1, 2, 3, 4, 5]
+        )
+
+    return Scene(programs={"purge": transaction(PURGE), "worker": transaction(ends)}, judge=judge)
+
+
+SCENES = [
+    *(start_by_id, start_by_key, adoption, fork, foreign_key, two_purges),
+    *(two_purges_of_generations, generation_at_work, repeated_signal, end_of_a_long_run),
+]
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
@@ -226,7 +311,8 @@ def test_a_run_moved_to_another_partition_goes_on(conn: Connection, clock: Clock
 
 # what the sweep of retention waits for is bounded, in each part of it
 PATIENT = {
-    "_remove": "_remove_ended waits 100 ms, and tries tree by tree",
+    "_remove_ended": "waits 100 ms, and tries tree by tree",
+    "_remove_generations": "waits 100 ms, and tries run by run",
     "_drop_partition": "waits 50 ms, and gives up",
     "_move_rows": "waits 100 ms, and gives up",
     "_collect": "waits 100 ms, and tries object by object",
@@ -235,7 +321,6 @@ PATIENT = {
 
 @pytest.mark.parametrize("name", PATIENT)
 def test_a_wait_of_retention_is_bounded(conn: Connection, name: str) -> None:
-    """By a setting of the function, or of the one that calls it."""
-    bounded = "_remove_ended" if name == "_remove" else name
+    """By a setting of the function."""
     found = "select count(*) from pg_proc where proname = %s and proconfig::text ~ 'lock_timeout=(50|100)ms'"
-    assert ask(conn, (found, (bounded,))) == (1,)
+    assert ask(conn, (found, (name,))) == (1,)

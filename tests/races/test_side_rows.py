@@ -21,6 +21,7 @@ from tests.races.plays import (
     Play,
     calls_of_removed_runs,
     codes_come_back,
+    keys_of_signals_are_forgotten,
     objects_are_unused,
     reporting,
     runs_set_progress,
@@ -75,6 +76,7 @@ HOLDS = {
     "_schedules": "id = 'h'",
     "_code_waits": "id = 'h'",
     "_removed": "id = 'h'",
+    "_removed_signals": "id = 'h'",
     "_retention": "true",
     "_workers": "id = 'W'",
     "_workflows": "name = 'w'",
@@ -230,6 +232,7 @@ TICKS: dict[Callable[[Connection, Clock], Play], tuple[str, ...]] = {
     graces_end: ("_callbacks",),
     schedules_fire: ("_schedules",),
     removed_ids_are_forgotten: ("_removed",),
+    keys_of_signals_are_forgotten: ("_removed_signals",),
     retention_is_due: ("_retention",),
     calls_of_removed_runs: (
         *("_refs", "_pins", "_pin_log", "_call_steps", "_calls", "_call_attempts", "_call_waiters"),
@@ -406,7 +409,13 @@ SCENES = [
     for table in tables
 ]
 # rows that are reached with SKIP LOCKED and named by nobody: what is done to them can as well be done later
-UNNAMED = ("_removed", "_retention", *TICKS[calls_of_removed_runs], *TICKS[objects_are_unused])
+UNNAMED = (
+    "_removed",
+    "_removed_signals",
+    "_retention",
+    *TICKS[calls_of_removed_runs],
+    *TICKS[objects_are_unused],
+)
 
 
 @pytest.mark.parametrize(("scene", "table"), SCENES)

@@ -298,6 +298,10 @@ LAWS: dict[str, Break] = {
     "removed_key_has_no_run": Break(
         "update durable._executions set key = 'k' where id = 'r'; " + REMOVED.format("gone", "'k'")
     ),
+    "removed_signals_are_of_a_run": Break(
+        "insert into durable._removed_signals (removed_at, delivery, id, name, key)"
+        " values (1, 1, 'x', 'go', 'k')"
+    ),
     "failed_run_has_its_error": Break(
         P.format(
             "value_data = null, state = 'rejected', failure = 'failed',"

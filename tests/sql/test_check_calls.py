@@ -121,6 +121,12 @@ LAWS: dict[str, Break] = {
         " where id = 'g' and previous is null) where id = 'b'",
         also="generation_follows_one_that_ended, generation_numbers_go_on, INV-6 child_has_one_owner",
     ),
+    "removed_generations_are_gone": Break(
+        "update durable._executions set generations_removed = 1 where id = 'g' and previous is not null"
+    ),
+    "removed_generations_are_counted": Break(
+        "update durable._executions set generations_removed = 1 where id = 'g' and previous is null"
+    ),
     "what_a_run_left_has_its_head": Break(
         "insert into durable._members (execution, child, join_set) values (999999, 1, 0)",
         also="member_agrees_with_journal",

@@ -39,6 +39,7 @@ HOT = {
 """Tables whose rows go when the work is done."""
 HISTORY = {
     "_removed",
+    "_removed_signals",
     *(
         "_promises",
         "_executions",

@@ -54,7 +54,7 @@ and t.relname not in ('settings', 'migrations', '_logic', '_site', '_workers', '
 def purge(conn: Connection, age: str = "30 days", **more: Any) -> dict[str, Any]:
     """Ask for a purge; its answer by name."""
     extra = "".join(f", {name} => '{value}'" for name, value in more.items())
-    names = ("runs", "promises", "kept", "more")
+    names = ("runs", "promises", "generations", "kept", "more")
     return dict(
         zip(names, ask(conn, (f"select * from durable.purge(%s::interval{extra})", (age,))), strict=True)
     )
@@ -108,12 +108,12 @@ def test_a_run_goes_by_its_age(conn: Connection, clock: Clock) -> None:
     begin_run(conn, "alive")
     assert purge(conn, "31 days")["runs"] == 0
     clock.advance(28 * DAY_MS)
-    assert purge(conn) == {"runs": 1, "promises": 1, "kept": {}, "more": None}
+    assert purge(conn) == {"runs": 1, "promises": 1, "generations": 0, "kept": {}, "more": None}
     assert removed(conn) == ["r0"]
     clock.advance(30 * DAY_MS)
     answer = purge(conn, max_runs=1)
     (number,) = ask(conn, ("select execution - 2 from durable._executions where id = 'alive'", ()))
-    assert answer == {"runs": 1, "promises": 1, "kept": {}, "more": {"run": number}}
+    assert answer == {"runs": 1, "promises": 1, "generations": 0, "kept": {}, "more": {"run": number}}
     assert removed(conn) == ["r0", "r1"]
     assert purge(conn)["runs"] == 1
     assert ask(conn, ("select array_agg(id) from durable._promises", ())) == (["alive"],)
@@ -125,7 +125,7 @@ def test_a_child_at_work_keeps_its_tree(conn: Connection, clock: Clock) -> None:
     commands = [run(0, queue="q-0", detached=True, abandon=True)]
     take_turn(conn, "W", report(held, commands=commands, end=complete(), seen=1))
     clock.advance(31 * DAY_MS)
-    assert purge(conn) == {"runs": 0, "promises": 0, "kept": {"busy": 1}, "more": None}
+    assert purge(conn) == {"runs": 0, "promises": 0, "generations": 0, "kept": {"busy": 1}, "more": None}
     child = claim(conn, "W", "q-0")
     take_turn(conn, "W", report(child, end=complete(), seen=1))
     assert purge(conn)["kept"] == {"busy": 1}
@@ -145,7 +145,7 @@ def test_a_journal_that_reads_a_result_keeps_it(conn: Connection, clock: Clock) 
     assert seen == 4
     assert purge(conn)["kept"] == {"journal": 1}
     clock.advance(31 * DAY_MS)
-    assert purge(conn) == {"runs": 2, "promises": 2, "kept": {}, "more": None}
+    assert purge(conn) == {"runs": 2, "promises": 2, "generations": 0, "kept": {}, "more": None}
 
 
 def test_awaited_promises_are_not_purged(conn: Connection, clock: Clock) -> None:
@@ -158,7 +158,7 @@ def test_awaited_promises_are_not_purged(conn: Connection, clock: Clock) -> None
     clock.advance(31 * DAY_MS)
     assert purge(conn)["kept"] == {"awaited": 1}
     ask(conn, settle("waiter"))
-    assert purge(conn) == {"runs": 1, "promises": 2, "kept": {}, "more": None}
+    assert purge(conn) == {"runs": 1, "promises": 2, "generations": 0, "kept": {}, "more": None}
 
 
 def test_a_wake_reason_keeps_its_promise(conn: Connection, clock: Clock) -> None:
@@ -236,7 +236,7 @@ def test_a_row_that_may_not_go_keeps_its_run_alone(conn: Connection, clock: Cloc
     conn.execute("insert into orders values ('kept'), ('goes')")
     conn.execute("insert into lines values ('kept')")
     clock.advance(31 * DAY_MS)
-    assert purge(conn) == {"runs": 2, "promises": 2, "kept": {"row": 1}, "more": None}
+    assert purge(conn) == {"runs": 2, "promises": 2, "generations": 0, "kept": {"row": 1}, "more": None}
     assert removed(conn) == ["free", "goes"]
 
 
@@ -260,7 +260,7 @@ def test_a_purge_goes_on_after_the_rows_it_left(conn: Connection, clock: Clock) 
     assert kept == 4
     assert removed(conn) == ["p-b", "p-d", "run-b", "run-d"]
     assert {"created_at": 1, "id": "p-b"} in more
-    assert purge(conn) == {"runs": 0, "promises": 0, "kept": {"row": 4}, "more": None}
+    assert purge(conn) == {"runs": 0, "promises": 0, "generations": 0, "kept": {"row": 4}, "more": None}
 
 
 def many_runs(conn: Connection, count: int) -> None:

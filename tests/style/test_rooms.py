@@ -41,6 +41,7 @@ def test_every_sentence_has_its_file() -> None:
 # their laws are those of others: races, journals, models, protocol
 TESTED_ELSEWHERE = {
     *("try_locks", "row_types", "signal_rows", "tombstones", "client_events", "client_append", "blocked"),
+    "removal",
     *("check_scope", "side_rows", "start_checks", "fork_plan", "site_views", "replay_check"),
     *("keys", "call_locks", "call_try_locks", "call_views"),
 }

@@ -19,7 +19,7 @@ insert into durable.settings (name, value, description) values
   ('prefer_ms', '200', 'how long a woken task waits for the worker that has its coroutine warm'),
   ('presence_grace_ms', '1000', 'a presence lock must be found free twice, this far apart, before its tasks are taken'),
   ('removed_ids_days', '90', 'how long the ids and keys of removed runs are remembered, so that they do not run twice'),
-  ('retention_days', '0', 'runs, promises and calls that ended this long ago are removed by durable.tick(); 0: kept for ever'),
+  ('retention_days', '0', 'runs, generations, promises and calls that ended so long ago are removed by durable.tick(); 0: never'),
   ('retry_offer_ms', '5000', 'a task that was offered by message is offered again after this, unless acquired'),
   ('schedule_catch_up', '100', 'missed instants of one schedule that one call of durable.tick() makes up for, at most'),
   ('stall_limit_ms', '30000', 'a worker whose event loop does not tick for this long stops renewing its leases'),

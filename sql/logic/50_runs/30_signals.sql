@@ -58,19 +58,23 @@ as $$
 begin
   return (
     with recursive generation as (
-      select h.execution, h.previous from durable._executions h where h.execution = p_execution
+      select h.execution, h.previous, h.id, h.generations_removed from durable._executions h where h.execution = p_execution
       union all
-      select h.execution, h.previous from generation g join durable._executions h on h.execution = any (array[g.previous])
+      select h.execution, h.previous, h.id, h.generations_removed
+      from generation g join durable._executions h on h.execution = any (array[g.previous])
     )
     select d.delivery from (
       select (select s.delivery from durable._signals s
               where s.execution = g.execution and s.name = p_name and s.key = p_key) as delivery
-      from generation g) d
+      from generation g
+      union all
+      select (select s.delivery from durable._removed_signals s where s.id = g.id and s.name = p_name and s.key = p_key)
+      from generation g where g.generations_removed is not null) d
     where d.delivery is not null limit 1);
 end
 $$;
 comment on function durable._known_delivery(bigint, text, text) is
-  'The number of the delivery with this key, to the present generation of the run or to an earlier one.';
+  'The number of the delivery with this key, to the present generation of the run or to an earlier one, also to one that was removed.';
 
 create or replace function durable._wake(p_ids text[], p_now bigint)
 returns text[] language plpgsql volatile

@@ -148,8 +148,8 @@ begin
     union all
     select h.*, c.depth + 1, c.param_data, null from chain c join durable._executions h on h.execution = any (array[c.previous])
   )
-  select (row_number() over (order by c.depth desc))::integer, c.execution, c.status, durable._at(s.ts), durable._at(e.ts),
-         c.next_seq, c.first_child, c.next_child,
+  select (row_number() over (order by c.depth desc) + coalesce(max(c.generations_removed) over (), 0))::integer, c.execution,
+         c.status, durable._at(s.ts), durable._at(e.ts), c.next_seq, c.first_child, c.next_child,
          durable._json(case when c.previous is null then c.param_data else durable._data(s) end), coalesce(s.attempt, 1),
          case when e.type = 'execution_failed' then coalesce(durable._json(durable._data(e)) -> 'error', c.error) end
   from chain c
@@ -160,4 +160,4 @@ begin
 end
 $$;
 comment on function durable.generations(text) is
-  'The journals of a run, oldest first: one for each time that it continued as new, or failed and was tried again, and the present one. The earlier ones are closed; the children that they started go on independently. attempt: of the run, from 1; error: how that journal failed. WF001.';
+  'The journals of a run, oldest first: one for each time that it continued as new, or failed and was tried again, and the present one. The earlier ones are closed; the children that they started go on independently. Retention removes the oldest, so the first number that is left may be higher than 1. attempt: of the run, from 1; error: how that journal failed. WF001.';

@@ -6,13 +6,18 @@ returns table (execution bigint, generation integer) language plpgsql volatile
 as $$
 declare
   v_generation integer;
+  v_oldest integer;
   v_first timestamptz;
 begin
   select max(g.generation) filter (where g.generation = coalesce(p_generation, g.generation)
                                      and (p_generation is not null or p_at is null or g.started_at <= p_at)),
-         min(g.started_at) filter (where g.generation = coalesce(p_generation, 1))
-  into v_generation, v_first from durable.generations(p_id) g;
-  if p_generation is not null and v_generation is null then
+         min(g.generation), min(g.started_at) filter (where g.generation = coalesce(p_generation, g.generation))
+  into v_generation, v_oldest, v_first from durable.generations(p_id) g;
+  if p_generation between 1 and v_oldest - 1 or (p_generation is null and v_oldest > 1 and p_at < v_first) then
+    perform durable._fail_invalid(
+      format('Generations 1 to %s of run %L were removed, because they ended long ago.', v_oldest - 1, p_id),
+      format('select * from durable.generations(%L)', p_id));
+  elsif p_generation is not null and v_generation is null then
     perform durable._fail_invalid(format('Run %L has no generation %s.', p_id, p_generation),
                                   format('select * from durable.generations(%L)', p_id));
   elsif p_at < v_first then

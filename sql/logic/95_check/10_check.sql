@@ -382,6 +382,12 @@ as $$
     on h.tenant = any (array[r.tenant]) and h.workflow = any (array[r.workflow]) and h.key = any (array[r.key])
   where r.key is not null
   union all
+  select 'removed_signals_are_of_a_run', x.id, format('key %s of signal %s', x.key, x.name)
+  from span s
+  cross join lateral (select g.* from durable._removed_signals g where g.id >= s.first and g.id < s.beyond offset 0) x
+  left join durable._promises p on p.id = any (array[x.id])
+  where p.head is null
+  union all
   select v.law, f.id, format('made from %s, execution %s, at %s', f.origin_id, f.origin, f.seq)
   from span s
   cross join lateral (select x.* from durable._forks x where x.id >= s.first and x.id < s.beyond offset 0) f
@@ -395,7 +401,7 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_remains(text[], text[]) is 'Laws of tombstones, a removed id or key has no rows; and of forks, as far as their origin is kept.';
+comment on function durable._check_remains(text[], text[]) is 'Laws of tombstones, a removed id or key has no rows, and keys of removed signals are of runs that exist; and of forks, as far as their origin is kept.';
 
 create or replace function durable._check_progress(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable

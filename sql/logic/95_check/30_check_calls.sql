@@ -296,20 +296,24 @@ comment on function durable._check_adoptions(int8multirange) is
 create or replace function durable._check_run_generations(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable
 as $$
-  select v.law, h.id, format('execution %s after %s, children from %s', h.execution, h.previous, h.first_child)
-  from (select * from durable._heads_within(p_runs) x where x.previous is not null offset 0) h
+  select v.law, h.id, format('execution %s after %s, children from %s, %s removed', h.execution, h.previous,
+                                h.first_child, coalesce(h.generations_removed, 0))
+  from (select * from durable._heads_within(p_runs) x
+        where x.previous is not null or x.generations_removed is not null offset 0) h
   left join durable._executions b on b.execution = any (array[h.previous])
   cross join lateral (select durable._follower(b) as execution) n
   cross join lateral (values
-    ('generation_follows_one_that_ended', b.id is distinct from h.id or b.status not in ('completed', 'failed')
-      or n.execution is distinct from h.execution),
+    ('generation_follows_one_that_ended', h.generations_removed is null and (b.id is distinct from h.id
+      or b.status not in ('completed', 'failed') or n.execution is distinct from h.execution)),
+    ('removed_generations_are_gone', h.generations_removed is not null and b.id is not null),
+    ('removed_generations_are_counted', h.generations_removed < 1 or (h.generations_removed is not null and h.previous is null)),
     ('generation_numbers_go_on', h.first_child < b.next_child),
     ('generation_has_one_successor', n.execution <> h.execution)
   ) as v (law, broken)
   where v.broken
 $$;
 comment on function durable._check_run_generations(int8multirange) is
-  'Generations of one run: each ends with a row that names the next, and child numbers continue.';
+  'Generations of one run: each ends with a row that names the next, and child numbers continue. The oldest that is left says how many were removed before it.';
 
 create or replace function durable._check_belongings(p_runs int8multirange)
 returns table (law text, id text, detail text) language sql stable

@@ -46,6 +46,8 @@ SKIPPERS = frozenset(
         "workers",
         "row_waits",
         "claims",
+        "removal",
+        "generations",
         "retention",
         "schedules",
         "tick",
@@ -62,7 +64,7 @@ LOCKERS = frozenset({"locks", "side_rows", "try_locks"})
 # who writes verdicts, in settlement: for many promises, and for one run that nobody waits for
 SETTLERS = ("_settle_rows", "_settle_single")
 # files that make or drop partitions, or use tables or functions of users: none of it has a static form
-DYNAMIC = frozenset({"call_function", "tick", "retention", "watches", "row_waits"})
+DYNAMIC = frozenset({"call_function", "tick", "removal", "retention", "watches", "row_waits"})
 # types that the grammar knows itself, so that no path is searched for them
 GRAMMAR = frozenset({"integer", "bigint", "smallint", "boolean", "real", "numeric", "interval"})
 # what a trigger calls the rows that its statement changed; such tables have no schema
@@ -238,7 +240,7 @@ def notify(inventory: Inventory) -> Found:
 
 
 def journal(inventory: Inventory) -> Found:
-    """Only append and insert_run insert into the journal; retention moves and deletes rows; none updates."""
+    """Only append and insert_run insert into the journal; retention moves rows, removal deletes them."""
     for name, statement, tokens in inventory.bodies():
         noun = statement.file.noun
         for index, token in enumerate(tokens):
@@ -250,7 +252,7 @@ def journal(inventory: Inventory) -> Found:
                 "append",
                 "retention",
             )
-            deletes = at(tokens, index, "delete", "from", SCHEMA, ".", "_journal") and noun != "retention"
+            deletes = at(tokens, index, "delete", "from", SCHEMA, ".", "_journal") and noun != "removal"
             if inserts or updates or deletes:
                 yield statement, token.line, f"{name}: {token.text} on the journal"
 
