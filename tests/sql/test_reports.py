@@ -150,6 +150,29 @@ def test_a_policy_that_pauses_has_no_bound(conn: Connection) -> None:
     assert conn.execute("select * from durable.check()").fetchall() == []
 
 
+@pytest.mark.parametrize("policy", ['{"max_attempts": null}', '{"max_attempts": 1000000}', None])
+def test_an_attempt_does_not_read_those_before(conn: Connection, policy: str | None) -> None:
+    """What the failure of an attempt reads does not grow with the attempts: a retry may serve as a poll."""
+    held = begin_run(conn, "r")
+    assert verdict_on(conn, held, outcomes=[done(0)]) == "ok"
+    reads = []
+    for attempt in range(1, 60):
+        before = journal_rows_read(conn)
+        outcome = {**broken(1, attempt=attempt, retry_in=0), **({"retry": policy} if attempt == 1 else {})}
+        assert verdict_on(conn, held, outcomes=[outcome]) == "ok"
+        reads.append(journal_rows_read(conn) - before)
+    assert reads[1] == reads[58] <= 5
+
+
+def journal_rows_read(conn: Connection) -> int:
+    """How many rows of journals this transaction has read."""
+    counters = (
+        "select sum(seq_tup_read + idx_tup_fetch)::integer from pg_stat_xact_user_tables "
+        "where schemaname = 'durable' and relname ~ '^_journal'"
+    )
+    return int(ask(conn, (counters, ()))[0])
+
+
 def test_interruptions_are_no_failures_of_the_policy(conn: Connection) -> None:
     """An attempt that was cut off does not count: the next one may be tried again as if it were the first."""
     held = begin_run(conn, "r")

@@ -232,20 +232,24 @@ begin
   ) e
   join durable._executions h on h.execution = any (array[e.execution])
   left join lateral (
-    select count(*) filter (where j.type <> 'step_started'
-                              and durable._json(durable._data(j)) -> 'interrupted' is distinct from 'true') as failures,
-           min(durable._most_attempts(durable._json(durable._data(j)) -> 'retry'))
-             filter (where j.type in ('first_attempt_failed', 'step_started')) as most
-    from durable._journal j
+    -- the first row of the step, so that a retry without end is not read again with each attempt
+    select durable._most_attempts(durable._json(durable._data(j)) -> 'retry') as most from durable._journal j
     where e.type in ('open_attempt_failed', 'attempt_failed')
       and j.execution = any (array[h.execution]) and j.bucket = h.bucket and j.child = e.child
-      and j.type in ('first_attempt_failed', 'step_started', 'open_attempt_failed', 'attempt_failed')) s on true
-  cross join lateral (select coalesce(e.most, s.most) as most) p
+      and j.type in ('first_attempt_failed', 'step_started')
+    order by j.execution, j.seq limit 1) f on true
+  cross join lateral (select coalesce(e.most, f.most) as most) p
+  cross join lateral (
+    select count(*) as failures from durable._journal j
+    where e.attempt >= p.most and e.type in ('open_attempt_failed', 'attempt_failed')
+      and j.execution = any (array[h.execution]) and j.bucket = h.bucket and j.child = e.child
+      and j.type in ('first_attempt_failed', 'open_attempt_failed', 'attempt_failed')
+      and durable._json(durable._data(j)) -> 'interrupted' is distinct from 'true') s
   where durable._fails_attempt(e.type) and e.failures + s.failures >= p.most;
 end
 $$;
 comment on function durable._check_retries(durable._event[]) is
-  'Guards SE-5: a step has no more attempts than its recorded retry policy allows. Reads a journal only for an attempt that failed after the first row of its step.';
+  'Guards SE-5: a step has no more attempts than its recorded retry policy allows. Reads a journal only for an attempt that failed after the first row of its step, and there the attempts only if this one has the last number that is allowed, or a higher one.';
 
 create or replace function durable._command_type(p_do text)
 returns durable.row_type language sql immutable parallel safe
