@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pyengine.database.faults import FAULTS, Fault
 from tests.support.clock import Clock
 from tests.support.verbs import (
     TTL_MS,
@@ -103,6 +104,15 @@ def test_lists_that_share_their_beginnings_are_measured(conn: Connection) -> Non
     assert len(sizes) == 3
     for size, real in sizes:
         assert real <= size <= 2 * real
+
+
+def test_a_run_is_at_fault_by_one_table(conn: Connection) -> None:
+    """What halts a run that is handed out halts one that reports, and nothing else does."""
+    codes = [code if len(code) == 5 else f"{code}000" for code in FAULTS]
+    found = conn.execute(
+        "select c, durable._is_fault_of_run(c) from unnest(%s::text[]) c", (codes,)
+    ).fetchall()
+    assert dict(found) == {code: (FAULTS.get(code) or FAULTS[code[:2]]) is Fault.RUN for code in codes}
 
 
 def test_what_may_be_the_fault_of_others_is_put_off(conn: Connection, clock: Clock) -> None:

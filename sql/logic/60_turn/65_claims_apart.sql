@@ -3,9 +3,12 @@
 
 create or replace function durable._is_fault_of_run(p_sqlstate text)
 returns boolean language sql immutable parallel safe
-as $$ select left(p_sqlstate, 2) in ('22', '23', 'WF', 'XX') or p_sqlstate = '54000' $$;
+as $$
+  select left(p_sqlstate, 2) in ('22', '23') or p_sqlstate in ('54000', 'XX001', 'XX002')
+         or (left(p_sqlstate, 2) = 'WF' and p_sqlstate not in ('WF001', 'WF002', 'WF003', 'WF007', 'WF011', 'WF016'))
+$$;
 comment on function durable._is_fault_of_run(text) is
-  'True for an error that a run has by what is stored of it; of other errors it is not known whose they are. Our client has a table of all.';
+  'True for an error that a run has by what is stored of it; of other errors it is not known whose they are. pyengine/database/faults.py says the same, and whose the others are.';
 
 create or replace function durable._hand_out_alone(
   p_id text, p_owned boolean, p_worker text, p_ttl_ms integer, p_warm text[], p_codes text[], p_digests text[], p_now bigint,
