@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.clock import Clock
@@ -76,6 +78,15 @@ def test_it_gets_its_runs_back(conn: Connection, clock: Clock, held: Held, how: 
     assert claims(conn, "O") == []
     clock.advance(1)
     assert claims(conn, "O") == [id_]
+
+
+def test_it_gets_what_one_answer_had_no_room_for(conn: Connection, clock: Clock, held: Held) -> None:
+    """Child runs with large inputs, of which a claim takes as many as an answer holds."""
+    large = [run(child, param=json.dumps("x" * 5_000_000)) for child in range(3)]
+    take_turn(conn, "K", report(held, commands=large, end=suspend(0, 1, 2)))
+    assert claims(conn, "K") == ["r.0", "r.1"]
+    assert claims(conn, "O") == []
+    assert claims(conn, "K") == ["r.2"]
 
 
 def test_a_keeper_that_is_lost_keeps_nothing(conn: Connection, clock: Clock, held: Held) -> None:

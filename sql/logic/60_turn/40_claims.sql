@@ -239,10 +239,11 @@ begin
   with freed as (
     update durable._tasks t
     set state = 'pending', pid = null, ttl = null, expires_at = null, retry_at = least(p.created_at::bigint, p_now),
-        preference = case when t.id = any (p_warm) then p_worker end
+        preference = case when t.id = any (p_warm) or k.until is not null then p_worker end, prefer_until = k.until
     from unnest(p_executions) as x (execution)
     join durable._executions h on h.execution = any (array[x.execution])
     join durable._promises p on p.id = any (array[h.id])
+    cross join (select durable._reserved_until(p_worker, p_now, p_now) as until offset 0) k
     where t.id = any (array[h.id])
     returning t.queue
   )
@@ -251,7 +252,7 @@ begin
 end
 $$;
 comment on function durable._put_back(bigint[], text[], text, bigint) is
-  'Gives back acquired tasks that no answer has room for: ready since the birth of their runs, so before younger ones. Crashes stay, because no worker had them. Answers their queues.';
+  'Gives back acquired tasks that no answer has room for: ready since the birth of their runs, so before younger ones, and for that worker only if it keeps its runs. Crashes stay, because no worker had them. Answers their queues.';
 
 create or replace function durable._claim(
   p_ids text[], p_owned boolean, p_worker text, p_ttl_ms integer, p_warm text[], p_codes text[], p_digests text[],
