@@ -159,3 +159,19 @@ def test_a_callback_does_not_wait_for_another(
     tick(conn)
     left = conn.execute("select id from durable._callbacks where id <> ''").fetchall()
     assert left == ([("c0",)] if is_known else [])
+
+
+@pytest.mark.session("the user's transaction")
+def test_a_callback_that_nobody_noted_runs_out(dsn: str, conn: Connection, clock: Clock) -> None:
+    """The first of all was in a transaction that was rolled back; the next did not wait for it."""
+    for name in ("a", "b"):
+        ask(conn, create(f"x{name}"))
+        ask(conn, create(name, target="poll://any@g"))
+    with psycopg.connect(dsn) as user:
+        ask(user, callback("c1", awaited="xa", root="a", timeout_at=clock.now_ms + 10))
+        ask(conn, callback("c2", awaited="xb", root="b", timeout_at=clock.now_ms + 10))
+        user.rollback()
+    for _ in range(3):
+        clock.advance(3_600_000)
+        tick(conn)
+    assert conn.execute("select id from durable._callbacks where id <> ''").fetchall() == []

@@ -420,15 +420,21 @@ begin
   where r.due_at not between p_now + 1 and p_now + 90000000 order by r.due_at limit 1 for no key update skip locked;
   if not exists (select from durable._retention r where r.subject = 'runs') then
     insert into durable._retention (due_at, subject) values (p_now + 3600000, 'runs');
-  elsif v_sweep.subject = 'runs' and (exists (select from durable._objects) or exists (select from durable._claims)) then
-    insert into durable._retention (due_at, subject) values (p_now, 'calls'), (p_now, 'objects')
+  elsif v_sweep.subject = 'runs' then
+    insert into durable._retention (due_at, subject)
+    select p_now, s.subject
+    from (values ('calls', exists (select from durable._objects) or exists (select from durable._claims)),
+                 ('objects', exists (select from durable._objects) or exists (select from durable._claims)),
+                 ('callbacks', exists (select from durable._callbacks c where c.id <> '') and pg_try_advisory_xact_lock(1685417579, 1))
+         ) as s (subject, is_wanted)
+    where s.is_wanted
     on conflict on constraint retention_pk do nothing;
   end if;
   return v_sweep;
 end
 $$;
 comment on function durable._try_lock_sweep(bigint) is
-  'The sweep of retention that is due for the longest time, or, after the clock was set back, in more than the longest pause; all null if none is, or another session is at one. Its row is written only under this advisory lock, which is tried. The sweeps of calls and objects begin where there are objects or claims.';
+  'The sweep of retention that is due for the longest time, or, after the clock was set back, in more than the longest pause; all null if none is, or another session is at one. Its row is written only under this advisory lock, which is tried. The sweeps of calls and objects begin where there are objects or claims; that of callbacks with the first of them, or here, if nobody has noted that one.';
 
 create or replace function durable._sweep_retention(p_now bigint)
 returns jsonb language plpgsql volatile
