@@ -84,6 +84,7 @@ class Identity:
 _CANCELED = "57014"
 _NOT_OF_THE_RUN = (Fault.REPORT, Fault.OPERATOR, Fault.SESSION)
 _SESSIONS_MAX = 2
+_PASSING_MAX = 4
 _TIMEOUTS_MAX = 2
 _RELEASE_MS = 60_000
 
@@ -214,7 +215,9 @@ class TurnSender:
                 fault = fault_of(error)
                 if fault is Fault.SESSION:
                     self._link.drop()
-                apart = apart or fault is Fault.RUN or (fault is not Fault.SERVER and failures > 1)
+                # a server that cannot make one answer may make others
+                enough = failures > (_PASSING_MAX if fault is Fault.SERVER else 1)
+                apart = apart or fault is Fault.RUN or enough
                 self._trouble.failed(f"refused by {self._where}: {error}")
             else:
                 self._arrived([])

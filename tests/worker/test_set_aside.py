@@ -101,6 +101,7 @@ CLAIMS = {
     "of somebody": ([_error("P0001"), _error("P0001")], [(8, 0), (8, 0), (8, False)]),
     "of a session": ([_error("XX000")], [(8, 0), (8, 0)]),
     "a passing state": ([_error("53200"), _error("53200")], [(8, 0), (8, 0), (8, 0)]),
+    "a state that lasts": ([_error("53200")] * 5, [(8, 0)] * 5 + [(8, False)]),
     "no answer": ([TIMEOUT] * 4, [(8, 0), (8, 0), (1, 0), (1, 0), (1, True)]),
     "statement timeout": ([_error("57014")] * 4, [(8, 0), (8, 0), (1, 0), (1, 0), (1, True)]),
 }
@@ -123,8 +124,8 @@ def _sender(monkeypatch: pytest.MonkeyPatch, server: Server) -> TurnSender:
 def test_how_a_claim_that_fails_is_sent_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """A fault of a run: run by run, at once. Of somebody: if it happens twice. No answer in time: one run
-    at a time, and then that one is put off. Else as it was. In the end no answer is missing.
+    """A fault of a run: run by run, at once. Of somebody: if it happens twice. Of the server: if it lasts.
+    No answer in time: one run at a time, and then that one is put off. In the end no answer is missing.
     """
     errors, calls = CLAIMS[name]
     server = Server(*errors)
