@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pyengine import clock
 from pyengine.database.connection import backoff_s
@@ -27,7 +27,7 @@ from pyengine.process import Process
 from pyengine.stop_signals import StopSignals, end_process
 from pyengine.worker.worker import GRACE_S
 
-__all__ = ["ServingProcess", "Worker", "grace_seconds", "runner", "serve"]
+__all__ = ["ServingProcess", "grace_seconds", "runner", "serve"]
 
 logger = logging.getLogger("pyengine.app")
 
@@ -51,16 +51,8 @@ def grace_seconds(grace: Duration) -> float:
     return parse_duration(grace, what="grace") / 1000
 
 
-class Worker(Protocol):
-    """A worker of runs or of adapters."""
-
-    async def wait(self) -> None:
-        """Return when the worker has stopped, or raise what stopped it."""
-        ...
-
-
 async def serve(
-    begin: Callable[[], AbstractAsyncContextManager[Worker]],
+    begin: Callable[[], AbstractAsyncContextManager[object]],
     *,
     wait: bool,
     stop: asyncio.Event | None = None,
@@ -80,7 +72,7 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     stop = stop or asyncio.Event()
-    begun: asyncio.Future[Worker] = loop.create_future()
+    begun: asyncio.Future[object] = loop.create_future()
 
     def stop_soon() -> float:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -113,9 +105,9 @@ async def _give_up(starting: asyncio.Task[None]) -> None:
 
 
 async def _live(
-    begin: Callable[[], AbstractAsyncContextManager[Worker]],
+    begin: Callable[[], AbstractAsyncContextManager[object]],
     stop: asyncio.Event,
-    begun: asyncio.Future[Worker],
+    begun: asyncio.Future[object],
     *,
     wait: bool,
 ) -> None:
