@@ -423,10 +423,11 @@ begin
   elsif v_sweep.subject = 'runs' then
     insert into durable._retention (due_at, subject)
     select p_now, s.subject
-    from (values ('calls', exists (select from durable._objects) or exists (select from durable._claims)),
-                 ('objects', exists (select from durable._objects) or exists (select from durable._claims)),
-                 ('callbacks', exists (select from durable._callbacks c where c.id <> '') and pg_try_advisory_xact_lock(1685417579, 1))
-         ) as s (subject, is_wanted)
+    from (select exists (select from durable._objects) or exists (select from durable._claims) as there) o
+    cross join lateral (values
+      ('calls', o.there), ('objects', o.there),
+      ('callbacks', exists (select from durable._callbacks c where c.id <> '') and pg_try_advisory_xact_lock(1685417579, 1))
+    ) as s (subject, is_wanted)
     where s.is_wanted
     on conflict on constraint retention_pk do nothing;
   end if;
