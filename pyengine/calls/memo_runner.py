@@ -24,6 +24,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.calls import INPUTS
 from pyengine.errors import DecodeError, EngineError, InvalidRequest, Unavailable
 from pyengine.thread_pool import ThreadPool
+from pyengine.values.exceptions import error_message
 
 __all__ = ["MemoRunner"]
 
@@ -82,17 +83,35 @@ class MemoRunner:
         except EngineError as error:
             code = "wrong_inputs" if isinstance(error, DecodeError | InvalidRequest) else "no_inputs"
             return Failed(isinstance(error, Unavailable), {"code": code, "message": error.message})
-        try:
-            result = await self._run(memo, args, kwargs)
-            return Done("ok", value=memo.result.encode(result, f"the result of memo {memo.name}"))
-        except asyncio.CancelledError:
-            raise
-        except (Exception, SystemExit) as error:  # boundary to user code: its error is the result
-            return Done("error", error=_error_document(error))
+        result, failed = await self._run(memo, args, kwargs)
+        if failed is None:
+            try:
+                return Done("ok", value=memo.result.encode(result, f"the result of memo {memo.name}"))
+            except Exception as error:  # boundary to user code: a value may do anything
+                failed = error
+        return Done("error", error=_error_document(failed))
 
-    async def _run(self, memo: Memo[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if memo.is_async:
-            return await memo.fn(*args, **kwargs)
+    async def _run(
+        self, memo: Memo[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, BaseException | None]:
+        """Return what a function returns, or what it raises: SystemExit too ends no worker."""
+        if not memo.is_async:
+            return await self._run_in_thread(memo, args, kwargs)
+        try:
+            return await memo.fn(*args, **kwargs), None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return None, EngineError(f"memo {memo.name} cancelled itself (asyncio.CancelledError)")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # boundary to user code: its error is the result
+            return None, error
+
+    async def _run_in_thread(
+        self, memo: Memo[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, BaseException | None]:
         loop = asyncio.get_running_loop()
         if self._threads is None:
             self._threads = ThreadPool(loop, self._size)
@@ -109,13 +128,10 @@ class MemoRunner:
 
         job = self._threads.submit(body, done)
         try:
-            value, error = await ended
+            return await ended
         except asyncio.CancelledError:
             self._threads.leave_behind(job)
             raise
-        if error is not None:
-            raise error
-        return value
 
 
 def _error_document(error: BaseException) -> dict[str, Any]:
@@ -130,10 +146,9 @@ def _error_document(error: BaseException) -> dict[str, Any]:
         }
         for frame in frames
     ]
-    message = error.message if isinstance(error, EngineError) else str(error)
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return {"message": _clean(message), "type": _clean(name), "origin": "python", "stack": stack}
+    return {"message": _clean(error_message(error)), "type": _clean(name), "origin": "python", "stack": stack}
 
 
 def _clean(text: str) -> str:

@@ -29,7 +29,15 @@ from pyengine.values.depth import is_deep
 from pyengine.values.pydantic_models import read_unknown, write_unknown
 from pyengine.values.tracebacks import RECORDED, place_of, recorded_of, remember, traceback_text
 
-__all__ = ["MAX_ERROR_BYTES", "MIN_ERROR_BYTES", "ErrorKind", "ExceptionCodec", "error_kind", "only_error"]
+__all__ = [
+    "MAX_ERROR_BYTES",
+    "MIN_ERROR_BYTES",
+    "ErrorKind",
+    "ExceptionCodec",
+    "error_kind",
+    "error_message",
+    "only_error",
+]
 
 ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
 """Kind of an error: its author has to act (UserError), the operator (Trap), or as the name says."""
@@ -283,7 +291,7 @@ def _describe(error: BaseException, depth: int, *, fold: bool = False) -> dict[s
     record: dict[str, Any] = {
         "type": _clean(cls.__qualname__),
         "module": _clean(recorded_module(cls)),
-        "message": _message(error),
+        "message": error_message(error),
         "kind": error_kind(error),
         "args": [_plain(arg, lossy) for arg in _arguments(error)],
     }
@@ -319,7 +327,7 @@ def _describe_remote(error: RemoteError, depth: int) -> dict[str, Any]:
     record: dict[str, Any] = {
         "type": error.type,
         "module": error.module,
-        "message": _message(error),
+        "message": error_message(error),
         "kind": error_kind(error),
     }
     if error.data is not None:
@@ -380,7 +388,8 @@ def _arguments(error: BaseException) -> tuple[Any, ...]:
     return error.args[:1] if isinstance(error, BaseExceptionGroup) else error.args
 
 
-def _message(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
+    """Return the message of an error, whatever its class does when it is asked for."""
     try:
         text = error.message if isinstance(error, EngineError) else str(error)
     except Exception:  # boundary to user code: __str__ may do anything

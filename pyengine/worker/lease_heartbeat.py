@@ -361,6 +361,8 @@ class Heartbeat:
                 self._vitals.reinstalled()
         self._number = answer["number"]
         holders = [Holder(id=", ".join(answer["unannounced"]), **one) for one in answer["holders"]]
+        # a number of a process comes again in the life of a worker
+        self._warned &= {holder.pid for holder in holders}
         for holder in holders:
             if holder.pid not in self._warned and holder.age_ms >= WARN_AFTER_S * 1000:
                 self._warned.add(holder.pid)

@@ -114,3 +114,17 @@ def test_locking_functions_refuse_one_snapshot(dsn: str, level: str) -> None:
         for call in (settle("x"), create("y"), ("select durable.fence('t', 1)", ()), start("r")):
             with conn.transaction(force_rollback=True):
                 assert refusal(conn, call) == "WF003"
+
+
+def test_who_is_alone_is_told_the_level(dsn: str) -> None:
+    """Where the default is another level: what the transaction is, what would be wrong, what to write. It has
+    waited for nothing, so the sentence does not say so."""
+    options = "-c default_transaction_isolation=serializable"
+    with (
+        psycopg.connect(dsn, autocommit=True, options=options) as conn,
+        pytest.raises(psycopg.Error) as found,
+    ):
+        conn.execute("select durable.create_promise('y')")
+    detail, hint = found.value.diag.message_detail or "", found.value.diag.message_hint or ""
+    assert detail.startswith("This transaction is SERIALIZABLE: if it had to wait here")
+    assert "BEGIN ISOLATION LEVEL READ COMMITTED" in hint and "default_transaction_isolation" in hint
