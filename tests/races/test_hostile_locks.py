@@ -24,6 +24,7 @@ from tests.support.verbs import (
     done,
     promise_of,
     report,
+    server_pid,
     settle,
     suspend,
     take_turn,
@@ -147,7 +148,7 @@ def test_a_lock_that_two_sessions_share(dsn: str, conn: Connection, table: str, 
         assert (answer.of(held)[0], answer.of(free)[0]) == ("busy" if busy else "ok", "ok")
         if busy:
             pids = {pid for (pid,) in conn.execute("select pid from durable._holders('{r}')").fetchall()}
-            assert pids == {one.info.backend_pid, two.info.backend_pid}
+            assert pids == {server_pid(one), server_pid(two)}
     if busy:
         assert take_turn(conn, "W", report(held, end=complete())).of(held) == ("ok", "done")
 
@@ -249,7 +250,7 @@ def test_a_locked_schedule_does_not_make_the_tick_spin(dsn: str, conn: Connectio
         assert (answer["schedules"], answer["more"], answer["locked"]) == (0, False, ["h"])
         assert answer["next_due_ms"] == 1000
         holders = conn.execute("select id, pid from durable._holders('{h}')").fetchall()
-        assert holders == [("h", user.info.backend_pid)]
+        assert holders == [("h", server_pid(user))]
         user.commit()
     assert tick(conn)["schedules"] == 1
     assert tick(conn)["locked"] == []

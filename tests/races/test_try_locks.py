@@ -31,6 +31,7 @@ from tests.support.verbs import (
     promise,
     report,
     run,
+    server_pid,
     start,
     suspend,
     take_turn,
@@ -381,7 +382,7 @@ def test_engine_sessions_are_not_reported_as_blockers(dsn: str, conn: Connection
     blocked = "select id, pid from durable.blocked"
     for row in ROWS:
         with holding(dsn, row, "r") as user:
-            pid = user.info.backend_pid
+            pid = server_pid(user)
             assert conn.execute(blocked).fetchall() == [("r", pid)]
             (told,) = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
             assert [one["pid"] for one in told] == [pid]
@@ -405,7 +406,7 @@ def test_sessions_of_other_databases_are_not_reported_as_blockers(dsn: str, conn
     with psycopg.connect(dsn) as user:
         user.execute(adoption)
         blocked = conn.execute("select id, pid from durable.blocked").fetchall()
-        assert blocked == [("r", user.info.backend_pid)]
+        assert blocked == [("r", server_pid(user))]
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -422,7 +423,7 @@ def test_a_lock_of_a_savepoint_is_reported(dsn: str, conn: Connection, row: str)
                 user.execute(ROWS[row], ("r",))  # type: ignore[call-overload]
             other.execute("select from durable._executions where id = 'nobody' for update")
             found = conn.execute("select id, pid from durable._holders('{r}')").fetchall()
-            assert found == [("r", user.info.backend_pid)]
+            assert found == [("r", server_pid(user))]
 
 
 @pytest.mark.parametrize("mode", ["share", "access exclusive"])
@@ -433,7 +434,7 @@ def test_a_lock_of_a_table_is_reported(dsn: str, conn: Connection, mode: str) ->
         user.execute(f"lock table durable._executions in {mode} mode".encode())
         conn.execute("set lock_timeout = '100ms'")
         found = conn.execute("select id, pid from durable._holders('{r}')").fetchall()
-        assert found == [("r", user.info.backend_pid)]
+        assert found == [("r", server_pid(user))]
         (told,) = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
-        assert [one["pid"] for one in told] == [user.info.backend_pid]
+        assert [one["pid"] for one in told] == [server_pid(user)]
     assert conn.execute("select id, pid from durable._holders('{r}')").fetchall() == []

@@ -185,16 +185,16 @@ def test_a_schedule_that_cannot_be_evaluated_is_reported(conn: Connection, clock
     assert "schedules" in troubled(conn)
 
 
-def test_a_plain_role_knows_that_it_is_blind(dsn: str) -> None:
+def test_a_plain_role_knows_that_it_is_blind(direct: str) -> None:
     """A session of another role that holds a snapshot is told, without what only that role may see."""
     query = "select ok, detail from durable.health where subject = 'oldest snapshot'"
     with (
-        psycopg.connect(dsn, autocommit=True) as owner,
+        psycopg.connect(direct, autocommit=True) as owner,
         who_works(owner) as role,
-        psycopg.connect(dsn, application_name="report") as other,
+        psycopg.connect(direct, application_name="report") as other,
     ):
         other.execute("set transaction isolation level repeatable read; select 1 from pg_class")
-        with psycopg.connect(dsn, user=role, autocommit=True) as plain:
+        with psycopg.connect(direct, user=role, autocommit=True) as plain:
             ok, detail = ask(plain, (query, ()))
         assert ok
         assert detail.startswith(f"report, process {other.info.backend_pid}, role postgres: ")

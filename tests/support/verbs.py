@@ -364,6 +364,11 @@ def ask(conn: Connection, call: Call) -> tuple[Any, ...]:
     return tuple(row)
 
 
+def server_pid(conn: Connection) -> int:
+    """The number of a session as its server knows it; a pooler tells its clients another one."""
+    return int(ask(conn, ("select pg_backend_pid()", ()))[0])
+
+
 def dump(conn: Connection, tables: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """All columns of all rows of tables of the engine, in an order that does not depend on their places."""
     rows = "(select coalesce(jsonb_agg(to_jsonb(t) order by to_jsonb(t)::text), '[]') from durable.{} t)"

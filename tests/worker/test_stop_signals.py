@@ -15,6 +15,7 @@ import pytest
 
 from pyengine import App, EngineError
 from tests.crash.processes import environment, until
+from tests.support.verbs import server_pid
 
 Connection = psycopg.Connection[tuple[object, ...]]
 Process = subprocess.Popen[bytes]
@@ -297,7 +298,7 @@ def test_a_table_that_is_locked_is_waited_for(
         for stays in (False, True):
             process = serve(held(HOLDING["thread"]), last=AT_A_COPY[door])
             happens(process, lambda: waits in (tmp_path / "log").read_text(), tmp_path)
-            assert f"pid {holder.info.backend_pid}" in (tmp_path / "log").read_text()
+            assert f"pid {server_pid(holder)}" in (tmp_path / "log").read_text()
             if not stays:
                 process.send_signal(signal.SIGTERM)
                 assert ended(process, tmp_path)[0] == 0
