@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -36,33 +35,6 @@ class Trip:
     at: datetime
     kind: Kind
     data: bytes = b""
-
-
-class Unspeakable(Exception):
-    """Cannot be shown."""
-
-    def __str__(self) -> str:
-        """Fail."""
-        raise LookupError("no text")
-
-
-def thrown(error: BaseException) -> Callable[[], int]:
-    """A body that raises it."""
-
-    def body() -> int:
-        raise error
-
-    return body
-
-
-HOSTILE: dict[str, Callable[[], int]] = {
-    "exit": lambda: sys.exit(3),
-    "end of an iterator": lambda: next(iter(())),
-    "cancelled": thrown(asyncio.CancelledError()),
-    "no text": thrown(Unspeakable()),
-    "base": thrown(BaseException("low")),
-    "fine": lambda: 5,
-}
 
 
 class Lab:
@@ -206,32 +178,6 @@ def test_s14_a_failure_is_a_result(lab: Lab, rows: Callable[..., list[Any]]) -> 
     assert status == "error"
     assert lab.ran["risky"] == 1
     assert rows("select state from durable._promises where id like 'call:%%'") == [("resolved",)]
-
-
-@pytest.mark.parametrize("how", [how for how in HOSTILE if how != "fine"])
-@pytest.mark.parametrize("is_async", [True, False])
-def test_whatever_a_function_raises_is_its_result(dsn: str, how: str, is_async: bool) -> None:
-    """It ends no worker and no call waits for ever: another call is answered afterwards."""
-    app = App(dsn)
-
-    @app.memo(version="1")
-    def plain(how: str) -> int:
-        return HOSTILE[how]()
-
-    @app.memo(version="1")
-    async def on_loop(how: str) -> int:
-        return HOSTILE[how]()
-
-    memo = on_loop if is_async else plain
-
-    @app.workflow
-    async def go(how: str) -> list[Any]:
-        outcome = await ctx.call(memo, how).outcome()
-        return [outcome.status, (outcome.error or {})["message"], await ctx.call(memo, "fine")]
-
-    status, message, fine = app.run(go, how)
-    assert (status, fine) == ("error", 5)
-    assert isinstance(message, str)
 
 
 def test_a_failure_that_leaves_the_workflow_keeps_its_class(lab: Lab) -> None:

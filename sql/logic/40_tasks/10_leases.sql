@@ -256,7 +256,7 @@ begin
   end if;
   return v_leases.lost;
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_heartbeat_v1(text, bigint[], text[], integer[], bigint) is
   'Renews the leases of the runs that the worker executes, for the ttl that it asked for; answers the executions that it has lost, and a null among them if the worker is not registered any more: it says hello again. It waits for no lock: a locked task is neither renewed nor lost. Its id is recorded with the worker, and no sweep takes the task while the worker sends heartbeats.';
 

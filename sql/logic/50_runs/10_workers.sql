@@ -185,7 +185,7 @@ begin
     'settings', (select jsonb_object_agg(s.name, s.value) from durable.settings s), 'registered', v_registered,
     'is_new', v_is_new, 'namesakes', durable._namesakes(p_worker), 'unannounced', to_jsonb(v_unannounced), 'holders', case when v_unannounced <> '{}' then durable._writers_of_workflows() else '[]' end);
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_hello_v1(text, text[], text[], text[], jsonb, text[], jsonb, text[], integer) is
   'Registers a worker process under its fresh id, with the workflows that it can run. p_signals: for each workflow, at the same place, the signals that it receives, {"types": {name: JSON schema of its payload}, "any": whether it receives other names too}; null for all. p_own_queues: for each workflow, the queue that it declares, or null; null for all keeps what was registered. p_rules: the newest rules of replay that it knows. Answers the key of its presence lock, the settings, the codes that its turns name, is_new if it was not registered before, and namesakes: what durable._namesakes answers; p_about has the [module, parameters] of each workflow, at the same place, in places, and keeps if others may not have its runs. Waits for no other session longer than a moment; the hello is to be sent again if one has locked or deleted the row of the worker (registered: false), or has inserted or locked workflows (unannounced; holders: the sessions that may be it, as worker_blocked_v1 answers them). WF016 in a copy that was not adopted.';
 
@@ -201,7 +201,7 @@ begin
   returning w.present into v_present;
   return coalesce(v_present, false);
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_present_v1(text, boolean) is
   'Declares or withdraws presence. Call it from another session than the one that has the presence lock: presence is recorded only if that lock is seen as taken.';
 
@@ -374,6 +374,6 @@ begin
   end if;
   return cardinality(durable.worker_release_unknown_v1(p_worker, '{}', '{}'));
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_bye_v1(text) is
   'The orderly end of a worker: releases all its tasks and removes its registration; answers how many tasks. Never waits: a locked task is left to durable.tick(). While a start is handing a run to the worker, its row stays, and its free presence lock shows that it is gone.';

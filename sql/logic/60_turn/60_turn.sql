@@ -376,7 +376,7 @@ begin
   end if;
   return v_answer;
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_turn_v1(text, text[], text[], text[], integer, jsonb, integer, boolean, integer, integer, text[]) is
   'One round trip of a worker: takes reports (outcomes, commands, ending), claims up to p_want tasks, renews leases. p_codes: the workflows that it can run, as worker_hello_v1 answered; p_digests: those of their code, at the same places. p_want < 0: claims nothing, not even tasks that this turn resumed. Verdicts: ok, stale, lost; none of them fails the other reports. due_in: milliseconds to the next deadline of all, 2^53-1 for none; null if the turn did not read it, as for a single report. p_notify: sends the hint that a promise settled, with its own commit. p_idle_ms > 0: if the turn ends one run and does nothing else, it registers the worker as idle for so long, as worker_idle_v1 does; idle: it did. p_rules: the newest rules of replay that it knows; it gets no run with newer ones. p_texts: large results of the reports, each of which has the character SUB and the number of its text, from 1, in its place; such a turn claims nothing. WF016.';
 

@@ -508,7 +508,7 @@ begin
     'hints', to_jsonb(array(select distinct q from unnest(v_queues) q)),
     'gone_in_ms', durable._gone_in(v_now), 'warning', durable._record_timeline(v_now), 'problem', durable._ensure_partitions(v_now));
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.tick_v1(integer, boolean) is
   'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, taking lost leases, and letting halted runs go on whose code is back, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ms until a worker that was found missing counts as gone, the ids that other sessions have locked, for which work was left out, a problem of its own, and a warning. In a copy that was not adopted it does nothing, and its problem says so.';
 
