@@ -325,6 +325,7 @@ def test_a_run_that_has_ended_answers_any_settlement(conn: Connection) -> None:
         assert settle(conn, "r", state).promise["state"] == "resolved"
 
 
+@pytest.mark.session("its lock_timeout")
 def test_a_publication_that_somebody_holds(dsn: str) -> None:
     """An open transaction over its row stops no call, no turn and no tick; only its own change waits."""
     with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn) as user:
