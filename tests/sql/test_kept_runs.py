@@ -112,3 +112,24 @@ def test_only_a_keeper_keeps(conn: Connection, clock: Clock) -> None:
     assert claims(conn, "O") == ["r"]
     ask(conn, release_unknown("O"))
     assert ask(conn, ("select durable.worker_keep_v1('K', 'r')", ())) == (False,)
+
+
+def test_a_reservation_is_made_once_for_many_children(conn: Connection, clock: Clock, held: Held) -> None:
+    """A turn asks once whether its worker keeps its runs, not once for each of a hundred children; each of
+    them is reserved."""
+    calls = (
+        "select coalesce(sum(calls), 0) from pg_stat_xact_user_functions where funcname = '_reserved_until'"
+    )
+    children = range(100)
+    conn.execute("set track_functions = 'all'")
+    with conn.transaction():
+        (before,) = ask(conn, (calls, ()))
+        take_turn(
+            conn, "K", report(held, commands=[run(child) for child in children], end=suspend(*children))
+        )
+        assert ask(conn, (calls, ())) == (before + 1,)
+    conn.execute("reset track_functions")
+    reserved = (
+        "select count(*) from durable._tasks where preference = 'K' and prefer_until = durable._now_ms() + %s"
+    )
+    assert ask(conn, (reserved, (KEPT_MS,))) == (len(children),)

@@ -368,8 +368,9 @@ begin
     select b.execution
     from unnest(p_reports) b
     cross join lateral unnest(b.commands) a
-    join durable._executions h on h.execution = any (array[case when a."do" in ('submit', 'take') then b.execution end])
-    where (select count(*) from durable._journal j
+    join durable._executions h on h.execution = any (array[b.execution])
+    where a."do" in ('submit', 'take')
+      and (select count(*) from durable._journal j
            where j.execution = h.execution and j.bucket = h.bucket and j.seq >= b.seen and j.child = a.child
              and j.attempt = a."set" and j.type = durable._command_type(a."do")) > 0);
 end
@@ -482,7 +483,10 @@ declare
 begin
   with command as materialized (
     select case when a.detached and h.rules >= 2 then durable._detached_id(b.id, a.child) else b.id || '.' || a.child end as id,
-           b.id as parent, b.execution, a.child, a."do", a.name, a.version, a.param,
+           b.id as parent, a.child, a."do", a.name, a.version, a.param,
+           -- a detached run with a short id is nobody's child
+           case when a.detached is not true or h.rules < 2 or durable._detached_id(b.id, a.child) = b.id || '.' || a.child
+                then b.execution end as owner,
            case when a.name like 'sql://%' then durable._canonical_address(a.name)
                 else coalesce(a.queue, t.queue) end as queue, t.priority, coalesce(a.detached, false) as detached, h.tenant,
            durable._later(p_now, case when a."do" = 'timer' then a.duration else a.timeout end) as timeout_at,
@@ -496,6 +500,9 @@ begin
     left join durable._workflows w on w.name = any (array[case when a."do" = 'run' then a.name end])
                                       and w.version = any (array[a.version])
     where b.verdict = 'ok' and a."do" in ('run', 'timer', 'promise', 'until')
+  ), reserved as materialized (
+    -- once, and not for each child
+    select durable._reserved_until(p_worker, p_now, p_now) as until
   ), begun as (
     select durable._begin(array_agg(a.head), array_agg(a.id), array_agg(a.tenant),
                           array_agg(row(a.name, a.version, a.digest, a.rules)::durable._run_code), null,
@@ -504,20 +511,18 @@ begin
   ), promise as (
     insert into durable._promises (id, tenant, timeout_at, created_at, execution, head, child, timer, external, target,
                                    param_data, param_headers)
-    select a.id, a.tenant, a.timeout_at, p_now, o.execution, a.head, case when o.execution is not null then a.child end,
+    select a.id, a.tenant, a.timeout_at, p_now, a.owner, a.head, case when a.owner is not null then a.child end,
            a."do" = 'timer', true,
            case when a."do" = 'run' then durable._target_of(a.queue) end, a.param,
            case a."do" when 'run' then '{"codec": "json"}'::jsonb
                        when 'until' then jsonb_build_object('codec', 'json', 'durable:until', a.name) end
     from command a
-    -- a detached run with a short id is nobody's child
-    cross join lateral (select case when a.id = a.parent || '.' || a.child then a.execution end as execution) o
   ), task as (
     insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, rules, workflow, workflow_version,
                                 preference, prefer_until)
-    select a.id, a.head, case when a.id = a.parent || '.' || a.child then a.execution end, a.timeout_at, p_now, a.queue,
-           a.priority, a.rules, a.name, a.version, case when k.until is not null then p_worker end, k.until
-    from command a cross join (select durable._reserved_until(p_worker, p_now, p_now) as until offset 0) k where a."do" = 'run'
+    select a.id, a.head, a.owner, a.timeout_at, p_now, a.queue, a.priority, a.rules, a.name, a.version,
+           case when k.until is not null then p_worker end, k.until
+    from command a cross join reserved k where a."do" = 'run'
   ), callback as (
     insert into durable._callbacks (awaited_id, awaiter_id) select a.id, a.parent from command a where not a.detached
   )
