@@ -10,7 +10,6 @@
 alter table durable._executions drop constraint executions_are_lawful;
 drop index durable.executions_by_cancel_until;
 alter table durable._executions rename column cancel_until to last_at;
-alter table durable._executions alter column last_at type bigint;
 alter table durable._executions add column cancel_until bigint;
 update durable._executions set cancel_until = last_at, last_at = null where last_at is not null;
 alter table durable._executions add constraint executions_are_lawful check (row(

@@ -36,12 +36,13 @@ end $$"""
 
 @pytest.fixture
 def older(empty_database: Callable[[], str]) -> str:
-    """A database of 0.1.0 with a run that is being cancelled, and another one."""
+    """A database of 0.1.0 with a run that is being cancelled, and another one; a view reads all columns."""
     dsn = empty_database()
     load(dsn, [])
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(HEAD.encode(), ("asked", "cancelling", 7000))
         conn.execute(HEAD.encode(), ("other", "running", None))
+        conn.execute("create view durable.live as select * from durable._executions")
     return dsn
 
 
