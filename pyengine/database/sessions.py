@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import asyncpg
 
@@ -104,9 +106,11 @@ async def stopped(conn: Any) -> None:
 
 
 def keep_alive(conn: Any) -> None:
-    """Let the kernel detect a dead peer within a minute."""
+    """Let the kernel detect a dead peer within a minute, and no forked child keep the session alive."""
     transport = getattr(conn, "_transport", None)
     sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is not None:
+        _descriptors[conn] = sock.fileno()
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     options = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
@@ -115,3 +119,24 @@ def keep_alive(conn: Any) -> None:
         for name, value in options.items():
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+_descriptors: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def _leave_to_parent() -> None:
+    """Let go of the sessions of the parent, in a forked child: they are to end with it.
+
+    The numbers stay taken, because objects that the child has inherited would close them.
+    """
+    open_ones = [number for conn, number in _descriptors.items() if not conn.is_closed()]
+    _descriptors.clear()
+    if open_ones:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in open_ones:
+            os.dup2(nowhere, number, inheritable=False)
+        os.close(nowhere)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

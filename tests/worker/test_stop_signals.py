@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -277,6 +278,31 @@ def test_the_end_of_a_child_is_no_signal_for_its_parent(
     process.send_signal(signal.SIGTERM)
     code, log = ended(process, tmp_path)
     assert (code, "Traceback" in log) == (0, False)
+
+
+def test_a_child_keeps_no_session_of_its_parent(
+    serve: Serve, dsn: str, conn: Connection, tmp_path: Path
+) -> None:
+    """A worker that was killed is gone for the server at once, although a process that it forked lives on."""
+    body = """child = os.fork()
+        if not child:
+            time.sleep(600)
+            os._exit(0)
+        Path("child").write_text(str(child))
+        await asyncio.sleep(600)"""
+    conn.execute("select durable.start('go', '[]', any_workflow => true)")
+    process = serve(held(body))
+    try:
+        made(tmp_path, "child", process)
+        process.kill()
+        process.wait()
+        until(
+            dsn,
+            "select count(*) = 0 from pg_stat_activity where datname = current_database() "
+            "and application_name like 'pyengine%%'",
+        )
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
