@@ -27,9 +27,9 @@ from pyengine.database.failure_log import FailureLog
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
+from pyengine.database.registered import Registered
 from pyengine.database.statements.procedures import BYE, HEARTBEAT, Hello
 from pyengine.errors import EngineError, InvalidRequest, PayloadTooLarge
-from pyengine.process import Process
 from pyengine.worker.blocked_runs import BlockedRuns
 from pyengine.worker.lease_heartbeat import about_process, hello_when_adopted, send_hello
 from pyengine.worker.ticker import TickAnswer, Ticker
@@ -41,7 +41,7 @@ logger = logging.getLogger("pyengine.adapters")
 
 _POLL_LONGEST_S = 1.0
 _CANCELLED_S = 5.0
-_GOODBYE_S = 3.0
+_STATEMENT_ENDS_S = 0.8
 _CONNECTIONS = 4
 
 
@@ -67,7 +67,7 @@ class Executor(Protocol):
         """Let go of everything."""
 
 
-class AdapterWorker(Process):
+class AdapterWorker(Registered):
     """Polls adapters.
 
     Args:
@@ -109,6 +109,7 @@ class AdapterWorker(Process):
         self._ttl_s = 60.0
         self._schedule = PollSchedule(longest_s=_POLL_LONGEST_S)
         self._wake = asyncio.Event()
+        self._renewing = asyncio.Lock()
         self._trouble = FailureLog(logger, "leasing attempts")
 
     @property
@@ -135,7 +136,8 @@ class AdapterWorker(Process):
         queues = [f"adapter:{name}" for name in self.adapters]
         self._hello = Hello(self.id, queues, [], [], about_process(), [])
         try:
-            settings = (await hello_when_adopted(self._database, self._side, self._hello))["settings"]
+            hello = hello_when_adopted(self._database, self._side, self._hello)
+            settings = (await self._register(self._side, hello))["settings"]
             await self._listener.start()
         except BaseException:
             await self._side.close()
@@ -183,17 +185,15 @@ class AdapterWorker(Process):
             await clock.wait([task for task, _ in left], _CANCELLED_S)
         for leased in (leased for task, leased in left if not task.done()):
             logger.warning("attempt %s does not end, it is given back", leased.key)
-        try:
-            async with clock.timeout(_GOODBYE_S):
-                for _, leased in left:
-                    await self._give_back(leased, "stopped")
-                await self._side.run(BYE, self.id)
-        except (EngineError, TimeoutError) as error:
-            reason = str(error) or "no answer"
-            logger.warning("worker %s could not give its leases back, they will run out: %s", self.id, reason)
+        await self._at_last(self._give_back_all([leased for _, leased in left]))
+        with contextlib.suppress(TimeoutError):
+            async with clock.timeout(_STATEMENT_ENDS_S), self._renewing:
+                for task in others:
+                    task.cancel()
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await self._at_last(self._side.run(BYE, self.id))
         await asyncio.gather(*(one.close() for one in self._executors))
         self._listener.unsubscribe("durable_ready", self._hinted)
         self._listener.failed.remove(self.fail)
@@ -253,19 +253,24 @@ class AdapterWorker(Process):
         trouble = FailureLog(logger, "renewing leases of adapters")
         while True:
             await clock.sleep(every_s)
-            leased = [one for one in self._running.values() if one.version is not None]
             try:
-                renewed = await self._attempts.renew(leased) if leased else 0
-                # polls that ended meanwhile have given theirs back
-                held = {id(one) for one in self._running.values()}
-                if (lost := sum(id(one) in held for one in leased) - renewed) > 0:
-                    logger.info("%d leases of adapters were not renewed", lost)
-                if None in await self._side.run(HEARTBEAT, self.id, [], [], [], self._ticker.since_tick_ms()):
-                    await send_hello(self._side, self._hello)
+                # none is under way at the goodbye: the row would be locked, or come back
+                async with self._renewing:
+                    await self._renew_once()
             except EngineError as error:
                 trouble.failed(error)
             else:
                 trouble.succeeded()
+
+    async def _renew_once(self) -> None:
+        leased = [one for one in self._running.values() if one.version is not None]
+        renewed = await self._attempts.renew(leased) if leased else 0
+        # polls that ended meanwhile have given theirs back
+        held = {id(one) for one in self._running.values()}
+        if (lost := sum(id(one) in held for one in leased) - renewed) > 0:
+            logger.info("%d leases of adapters were not renewed", lost)
+        if None in await self._side.run(HEARTBEAT, self.id, [], [], [], self._ticker.since_tick_ms()):
+            await send_hello(self._side, self._hello)
 
     async def _sweep(self) -> None:
         """End attempts that no worker serves, for ever; every worker may do it."""
@@ -359,6 +364,10 @@ class AdapterWorker(Process):
             )
         elif state == "failed_terminal":
             logger.warning("adapter %s, attempt %s: its result cannot be one", leased.adapter, leased.key)
+
+    async def _give_back_all(self, left: Sequence[Leased]) -> None:
+        for leased in left:
+            await self._give_back(leased, "stopped")
 
     async def _give_back(self, leased: Leased, reason: str) -> None:
         if leased.version is not None:

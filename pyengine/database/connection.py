@@ -18,7 +18,7 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import asyncpg
@@ -438,6 +438,12 @@ class ReconnectingConnection:
                 # the statement may still be running on the connection
                 self.drop()
                 raise
+
+    @contextlib.asynccontextmanager
+    async def idle(self) -> AsyncIterator[None]:
+        """Let the statement that runs come to its end, and no other begin in the block."""
+        async with self._lock:
+            yield
 
     async def clean(self) -> None:
         """Reset what statements of users have set in the session; a pooler's session is not ours."""

@@ -70,6 +70,7 @@ _NOT_OF_USERS = ("pyengine", "asyncio")
 _PRESENCE_SELDOM_S = 30.0
 _VAIN_DECLARATIONS = 10
 _STOP_WITHIN_S = 2.0
+_STATEMENT_ENDS_S = 0.8
 
 
 class LeaseTerm:
@@ -292,6 +293,11 @@ class Heartbeat:
         ]
         self._ready.set()
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        # a hello that is cut off may register the worker behind its goodbye
+        with contextlib.suppress(TimeoutError):
+            async with clock.timeout(_STATEMENT_ENDS_S), link.idle():
+                for task in pending:
+                    task.cancel()
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)

@@ -27,6 +27,7 @@ from pyengine.database.declarations import Declarations
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
+from pyengine.database.registered import Registered
 from pyengine.database.statements.procedures import BYE, PRESENT, Hello
 from pyengine.database.statements.reservations import KEEP
 from pyengine.definitions.dependencies import Dependencies, current_dependencies
@@ -34,7 +35,6 @@ from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.loop.event_loop import loop_version
-from pyengine.process import Process
 from pyengine.protocol.turn import Lease
 from pyengine.thread_pool import ValueThreads
 from pyengine.values.codec import Codec
@@ -81,13 +81,12 @@ _POLL_ALONE_S = 2.0
 _SECOND_S = 1.0
 _LONG_S = 1.0
 _POLL_EVERY, _POLL_EVERY_ALONE = 5, 2
-_GOODBYE_S = 3.0
 _SOON_S = 1.0
 _LOOP_TICK_S = 0.25
 _SIDE, _WORK = 3, 12
 
 
-class Worker(Process):
+class Worker(Registered):
     """Runs workflows of a registry.
 
     Args:
@@ -187,7 +186,7 @@ class Worker(Process):
         self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self.database, "work", _WORK)
         self._declarations = Declarations(self._side, self._registry)
-        answer = await hello_when_adopted(self.database, self._side, hello)
+        answer = await self._register(self._side, hello_when_adopted(self.database, self._side, hello))
         _warn_of_namesakes(answer["namesakes"], self._registry)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
         identity = Identity(
@@ -331,9 +330,8 @@ class Worker(Process):
         self.turn_loop.hinted()
 
     async def stop(self) -> None:
-        """Stop in an orderly way: running steps are cancelled and all work is given back at once, but for
-        runs whose steps must not be cut off, or clean up after they were cancelled: these have the grace.
-        """
+        """Stop in an orderly way: steps are cancelled, all work is given back at once; but runs whose steps
+        must not be cut off, or clean up after they were cancelled, have the grace."""
         if self._stopping or not self._tasks:
             return
         self._stopping = True
@@ -345,23 +343,25 @@ class Worker(Process):
                 await self.parts.handoff.end()
         await self._transactions.close()
         await self._drain(ends_s)
-        try:
-            async with clock.timeout(_GOODBYE_S):
-                self.turn_loop.stop()
-                await asyncio.wait(self._tasks[:1])
-                await self.turn_loop.finish()
-                await self._stop_heartbeat()
-                if await self._side.run(BYE, self.id):
-                    self._listener.wake("durable_ready")
-                    await self._listener.send_now("durable_ready")
-        except (EngineError, TimeoutError) as error:
-            reason = str(error) or "no answer"
-            logger.warning(
-                "worker %s could not give its work back, its leases will run out: %s", self.id, reason
-            )
+        self.turn_loop.stop()
+        await self._at_last(self._finish_turns())
+        await self._stop_heartbeat()
+        await self._at_last(self._deregister())
         await self.abandon()
         about = {"event": "worker_stopped", "worker": self.id}
         logger.info(f"worker {self.id} has stopped", extra=about)
+
+    async def _finish_turns(self) -> None:
+        """Report what has ended, unless the part that works through answers has failed."""
+        await asyncio.wait(self._tasks[:1])
+        if not self._tasks[1].done():
+            await self.turn_loop.finish()
+
+    async def _deregister(self) -> None:
+        """Give back all that is still leased."""
+        if await self._side.run(BYE, self.id):
+            self._listener.wake("durable_ready")
+            await self._listener.send_now("durable_ready")
 
     async def _drain(self, ends_s: float) -> None:
         """Wait for steps that end by themselves, with the leases of their runs; give all others back soon."""

@@ -36,6 +36,7 @@ AWAITED = {
     ),
     "pyengine/own_threads.py": (1, "the caller awaits the outcome"),
     "pyengine/thread_pool.py": (1, "functions of users: the outcome goes to the loop"),
+    "pyengine/database/registered.py": (1, "awaited at once"),
     "pyengine/worker/step_runner.py": (1, "bodies of users: any outcome is posted, an error of ours is told"),
     "pyengine/worker/worker.py": (2, "the heartbeat waits for the declaration"),
     "pyengine/stop_signals.py": (2, "the thread that hears signals, and one that flushes at the end"),
