@@ -57,14 +57,20 @@ class Holder(msgspec.Struct):
     user: str
     state: str
     age_ms: int
+    """How old its transaction is; -1 if the role of this worker may not see it."""
     query: str
+
+    def may_hold(self, least_s: float) -> bool:
+        """Whether it may have held something for so long."""
+        return self.age_ms < 0 or self.age_ms >= least_s * 1000
 
     def __str__(self) -> str:
         """Return which session it is, and what to type to end it."""
         query = _without_values(" ".join(self.query.split())) or "not shown to this role (pg_read_all_stats)"
+        age = "since when is not shown" if self.age_ms < 0 else f"open for {self.age_ms / 1000:.0f} s"
         return (
             f"a transaction of pid {self.pid} (user {self.user or 'unknown'}, "
-            f"{self.state or 'state unknown'}, open for {self.age_ms / 1000:.0f} s), "
+            f"{self.state or 'state unknown'}, {age}), "
             f"whose last statement is: {query}. "
             f"To end it: select pg_terminate_backend({self.pid})"
         )
@@ -111,7 +117,7 @@ class BlockedRuns:
         self._reported = ids
         holders = msgspec.json.decode(rows, type=list[Holder])
         # a session that has begun only just now has not held it all the time
-        self._warn([one for one in holders if one.id in lasting and one.age_ms >= _REPORT_AFTER_S * 1000])
+        self._warn([one for one in holders if one.id in lasting and one.may_hold(_REPORT_AFTER_S)])
 
     def _warn(self, holders: list[Holder]) -> None:
         """Log once for each session what it holds."""

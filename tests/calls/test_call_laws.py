@@ -118,11 +118,11 @@ LAWS: dict[str, Break] = {
     "I19 claim_has_its_promise": Break(
         "insert into durable._claims (created_at, execution_key, submit_token) values (1, sha256('x'), 'x')"
     ),
-    "I20 settled_claim_has_an_outcome": Break(
-        CLAIM.format("outcome = null, dag_id = null", "outcome is not null")
-    ),
+    "I20 claim_outcome_is_in_its_promise": Break(CLAIM.format("outcome = 'error'", "outcome = 'ok'")),
     "I20 claim_outcome_names_a_dag": Break(
-        CLAIM.format("dag_id = null", "outcome is not null"), "_claims.claims_outcome_names_a_dag"
+        CLAIM.format("dag_id = null", "outcome is not null"),
+        "_claims.claims_outcome_names_a_dag",
+        "I20 claim_outcome_is_in_its_promise",
     ),
 }
 

@@ -12,8 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from pyengine.worker.blocked_runs import Holder
 from tests.support.barrier import Stage
 from tests.support.clock import Clock
+from tests.support.roles import who_works
 from tests.support.verbs import (
     NEVER,
     TTL_MS,
@@ -389,6 +391,29 @@ def test_engine_sessions_are_not_reported_as_blockers(dsn: str, conn: Connection
             user.execute("select pg_advisory_xact_lock(durable._engine_xact_key(pg_current_xact_id()::xid))")
             assert conn.execute(blocked).fetchall() == []
             assert ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ())) == ([],)
+
+
+def test_what_a_role_may_not_see_is_said_to_be_hidden(dsn: str, conn: Connection) -> None:
+    """The session of another role that holds a run or a row of workflows is told to a plain role without its
+    age, which is -1 and not 0: a worker takes it for one that may have held them for long.
+    """
+    begin_run(conn, "r")
+    hello = ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ())
+    ask(conn, hello)
+    with who_works(conn) as role, holding(dsn, "task", "r") as user:
+        user.execute("update durable._workflows set seen_at = seen_at")
+        hidden = {"pid": user.info.backend_pid, "user": "postgres", "state": "", "age_ms": -1, "query": ""}
+        with psycopg.connect(dsn, user=role, autocommit=True) as plain:
+            (told,) = ask(plain, ("select durable.worker_blocked_v1('W', '{r}')", ()))
+            (writers,) = ask(plain, ("select durable._writers_of_workflows()", ()))
+            why = "select string_agg(sentence, ' ') from durable.why('r')"
+            assert "not to be seen by this role" in ask(plain, (why, ()))[0]
+        assert (told, writers) == ([{"id": "r", **hidden}], [hidden])
+        holder = Holder(**told[0])
+        assert holder.may_hold(10_000) and "since when is not shown" in str(holder)
+        ((seen,),) = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
+        assert seen["age_ms"] >= 0 and seen["query"].startswith("update durable._workflows")
+        assert not Holder(**seen).may_hold(10_000)
 
 
 @pytest.mark.session("the other database")

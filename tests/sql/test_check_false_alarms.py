@@ -91,3 +91,28 @@ def test_what_a_generation_passes_on_may_be_large(
     rows = conn.execute(query).fetchall()
     assert rows[1][0] == json.loads(end["value"])
     assert rows[0][1] == (None if error is None else json.loads(passed))
+
+
+@pytest.mark.parametrize("days", [90, 0], ids=["remembered", "forgotten"])
+def test_the_promise_of_a_schedule_may_be_removed(conn: Connection, clock: Clock, days: int) -> None:
+    """A schedule that fires seldom outlives its last promise, and the memory of it."""
+    ask(conn, ("select durable.set_setting('removed_ids_days', %s)", (str(days),)))
+    tags = '{"resonate:external": "true"}'
+    plan = "select from durable.schedule_create('s', '@hourly', 'fired.{{.timestamp}}', 5, null, null, %s)"
+    ask(conn, (plan, (tags,)))
+    clock.advance(3_600_000)
+    tick(conn)
+    clock.advance(60_000)
+    tick(conn)
+    assert ask(conn, ("select promises from durable.purge('1 s')", ())) == (1,)
+    assert laws_of(conn) == set()
+    clock.advance(60_000)
+    tick(conn)
+    assert laws_of(conn) == set()
+
+
+def test_a_claim_may_be_settled_by_hand(conn: Connection, clock: Clock) -> None:
+    """Its promise is one like any other; whoever asks for the claim is told."""
+    ask(conn, ("select durable.claim_acquire(sha256('k'), 'o', 60000)", ()))
+    ask(conn, ("select durable.resolve((select id from durable._promises), '1')", ()))
+    assert laws_of(conn) == set()

@@ -133,14 +133,17 @@ HOLDERS_OF_TABLES = Procedure(
     sql=(
         "select coalesce(json_agg(to_json(h)), '[]')::text "
         "from (select string_agg(distinct c.relname, ', ') as id, a.pid, coalesce(a.usename, '') as user, "
-        "coalesce(a.state, '') as state, coalesce(a.query, '') as query, "
-        "coalesce(extract(epoch from clock_timestamp() - a.xact_start) * 1000, 0)::bigint as age_ms "
+        "coalesce(a.state, '') as state, "
+        # of sessions of other roles the type is hidden, as durable._session has it
+        "case when a.backend_type is null then '' else coalesce(a.query, '') end as query, "
+        "case when a.backend_type is null then -1 "
+        "else coalesce(extract(epoch from clock_timestamp() - a.xact_start) * 1000, 0) end::bigint as age_ms "
         "from pg_locks l join pg_class c on c.oid = l.relation and c.relnamespace = 'durable'::regnamespace "
         "join pg_database d on d.oid = l.database and d.datname = current_database() "
         "join pg_stat_activity a on a.pid = l.pid "
         "where l.granted and l.pid <> pg_backend_pid() and l.locktype = 'relation' and l.mode in "
         "('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') "
-        "group by a.pid, a.usename, a.state, a.query, a.xact_start) as h"
+        "group by a.pid, a.usename, a.state, a.query, a.xact_start, a.backend_type) as h"
     ),
 )
 

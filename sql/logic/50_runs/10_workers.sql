@@ -95,21 +95,33 @@ $$;
 comment on function durable._announce(text[], text[], text[], jsonb[], text[], integer, bigint) is
   'Records the workflows that a worker can run, with the signals that they receive, the queues that they declare, and the rules of their next runs. Answers those that it could not record, because another session has inserted or locked them.';
 
+create or replace function durable._session(p_pid integer)
+returns jsonb language sql stable
+as $$
+  select jsonb_build_object(
+    'pid', a.pid, 'user', coalesce(a.usename, ''), 'state', coalesce(a.state, ''),
+    -- a number, because workers of 0.1.0 read one; of sessions of other roles the type is hidden, and the user is not
+    'age_ms', case when a.backend_type is null then -1
+                   else coalesce(durable._now_ms() - (extract(epoch from a.xact_start) * 1000)::bigint, 0) end,
+    'query', case when a.backend_type is null then '' else left(coalesce(a.query, ''), 200) end)
+  from pg_catalog.pg_stat_activity a where a.pid = p_pid
+$$;
+comment on function durable._session(integer) is
+  'A session, for the log of a worker: pid, user, state, age_ms of its transaction, and the beginning of its query. What this role may not see is empty, and the age -1.';
+
 create or replace function durable._writers_of_workflows()
 returns jsonb language plpgsql stable
 as $$
 begin
   return (
-    select coalesce(jsonb_agg(jsonb_build_object(
-             'pid', a.pid, 'user', coalesce(a.usename, ''), 'state', coalesce(a.state, ''),
-             'age_ms', coalesce(durable._now_ms() - (extract(epoch from a.xact_start) * 1000)::bigint, 0),
-             'query', left(coalesce(a.query, ''), 200))), '[]')
-    from pg_catalog.pg_stat_activity a
-    where a.pid <> pg_backend_pid() and exists (
-      select from pg_catalog.pg_locks l
-      where l.pid = a.pid and l.locktype = 'relation' and l.granted and l.mode in ('RowShareLock', 'RowExclusiveLock')
+    select coalesce(jsonb_agg(s.session), '[]')
+    from (
+      select distinct l.pid from pg_catalog.pg_locks l
+      where l.pid <> pg_backend_pid() and l.locktype = 'relation' and l.granted and l.mode in ('RowShareLock', 'RowExclusiveLock')
         and l.relation = 'durable._workflows'::regclass
-        and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database())));
+        and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database())) x
+    cross join lateral (select durable._session(x.pid) as session) s
+    where s.session is not null);
 end
 $$;
 comment on function durable._writers_of_workflows() is

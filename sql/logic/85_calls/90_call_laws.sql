@@ -21,7 +21,7 @@
 --   I17  object_refs_are_of_their_kind (the first ref of an exec is a call or builtin)
 --   I18  I18 exec_status_agrees_with_the_outcome
 --   I19  I19 claim_job_is_recorded_whole, I19 claim_has_its_promise
---   I20  I20 settled_claim_has_an_outcome, I20 claim_outcome_names_a_dag
+--   I20  I20 claim_outcome_is_in_its_promise, I20 claim_outcome_names_a_dag
 --   I21  acquired_task_no_lease, well_formed_task_acquired_iff_has_pid (of all tasks)
 --   I22  I22 recorded_call_names_its_exec
 --   I23  I23 object_is_canonical
@@ -175,7 +175,9 @@ as $$
   cross join lateral (values
     ('I19 claim_job_is_recorded_whole', (c.backend is null) <> (c.job_id is null)),
     ('I19 claim_has_its_promise', p.id is null and c.outcome is null),
-    ('I20 settled_claim_has_an_outcome', (p.state <> 'pending') <> (c.outcome is not null)),
+    -- one that people settle by hand has no outcome
+    ('I20 claim_outcome_is_in_its_promise', c.outcome is not null and p.state is not null and (p.state <> 'resolved'
+      or p.value_data is distinct from jsonb_build_object('outcome', c.outcome, 'dag', encode(c.dag_id, 'hex'))::text)),
     ('I20 claim_outcome_names_a_dag', (c.outcome is null) <> (c.dag_id is null))
   ) as v (law, broken)
   where v.broken

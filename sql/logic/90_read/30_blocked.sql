@@ -169,12 +169,10 @@ begin
   update durable._workers w set blocked = p_ids
   where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
   return (
-    select coalesce(json_agg(json_build_object(
-             'id', h.id, 'pid', a.pid, 'user', coalesce(a.usename, ''), 'state', coalesce(a.state, ''),
-             'age_ms', coalesce(durable._now_ms() - (extract(epoch from a.xact_start) * 1000)::bigint, 0),
-             'query', left(coalesce(a.query, ''), 200))), '[]')
-    from durable._holders(p_ids) h join pg_catalog.pg_stat_activity a on a.pid = h.pid);
+    select coalesce(jsonb_agg(jsonb_build_object('id', h.id) || s.session), '[]')::json
+    from durable._holders(p_ids) h cross join lateral (select durable._session(h.pid) as session) s
+    where s.session is not null);
 end
 $$;
 comment on function durable.worker_blocked_v1(text, text[]) is
-  'A worker reports the ids that it has left out for more than a second because another session has locked them; the empty array when none is left. Answers the sessions, for its log.';
+  'A worker reports the ids that it has left out for more than a second because another session has locked them; the empty array when none is left. Answers the sessions, for its log (durable._session).';

@@ -10,8 +10,9 @@ as $$
   cross join lateral (select (extract(epoch from a.xact_start) * 1000)::bigint as since) x
   cross join lateral durable._because(
     'locked', h.pid::text,
-    format('is held by pid %s (%s)', h.pid, concat_ws(', ', a.state, nullif(a.application_name, ''),
-                                                       durable._span(durable._now_ms() - x.since))),
+    format('is held by pid %s (%s)', h.pid, concat_ws(
+      ', ', case when a.backend_type is null then 'not to be seen by this role' else a.state end, nullif(a.application_name, ''),
+      durable._span(durable._now_ms() - x.since))),
     x.since, p_details => jsonb_build_object('pid', h.pid, 'user', a.usename, 'state', a.state,
                                              'application', a.application_name, 'query', left(a.query, 200))) b
 $$;

@@ -283,6 +283,8 @@ returns table (law text, id text, detail text) language sql stable
 as $$
   select v.law, s.id, format('%s, created %s, last %s, next %s', s.cron, s.created_at, s.last_run_at, s.next_run_at)
   from durable._schedules s
+  cross join (select durable._latest(durable._now_ms()) as latest,
+                     durable._now_ms() - 86400000 * durable._setting_int('removed_ids_days') as forgotten) c
   cross join lateral (select durable._occurrence_id(s, s.last_run_at) as occurrence,
                              substring(s.promise_tags ->> 'resonate:delay' from '^[0-9]{1,16}$')::bigint as delay) o
   left join durable._promises p on p.id = o.occurrence
@@ -298,7 +300,10 @@ as $$
       and coalesce(o.delay < s.last_run_at + s.promise_timeout, true)
       and (s.promise_tags ? 'resonate:target' or durable._in_its_tree(o.occurrence, s.promise_tags))
       and not exists (
-        select from durable._promises a where a.id = any (durable._ancestors(o.occurrence)) and a.head is not null)),
+        select from durable._promises a where a.id = any (durable._ancestors(o.occurrence)) and a.head is not null)
+      -- what was removed is remembered for so long
+      and s.last_run_at > c.forgotten
+      and not exists (select from durable._removed r where r.id = any (o.occurrence || durable._ancestors(o.occurrence)))),
     ('schedule_can_create', s.promise_id = '' or jsonb_typeof(s.promise_tags -> 'resonate:target') is not null
         and durable._canonical_address(s.promise_tags ->> 'resonate:target') is null
       or s.workflow is not null and jsonb_typeof(durable._json(s.promise_param_data)) not in ('array', 'object')),
@@ -308,7 +313,7 @@ as $$
   where v.broken
 $$;
 comment on function durable._check_schedules() is
-  'Laws of schedules. An instant that promise_create would refuse has no promise.';
+  'Laws of schedules. An instant that promise_create would refuse has no promise, and retention may have removed one.';
 
 create or replace function durable._check_keys(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
