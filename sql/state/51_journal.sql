@@ -126,9 +126,9 @@ comment on type durable._sql_step_call is
 
 create type durable._journal_line as (
   execution bigint, bucket integer, seq integer, ts bigint, type durable.row_type, child integer, attempt integer, name text,
-  has_data boolean, data text, has_references boolean, is_unreadable boolean
+  has_data boolean, data text, has_references boolean, is_unreadable boolean, input_hash bytea
 );
-comment on type durable._journal_line is 'A journal row for the laws, with the data of waits and timers only. has_references: its data refers to large values; is_unreadable: it is no JSON.';
+comment on type durable._journal_line is 'A journal row for the laws, with the data of waits, timers and captured values only. has_references: its data refers to large values; is_unreadable: it is no JSON.';
 
 create type durable.check_record as (law text, id text, detail text);
 comment on type durable.check_record is 'A violated law, as durable.check() answers it: its name, the object, the values.';

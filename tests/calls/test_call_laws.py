@@ -14,7 +14,7 @@ from tests.calls.test_object_laws import LAWS as OBJECTS
 from tests.sql.test_check import LAWS as TASKS
 from tests.sql.test_check_calls import LAWS as JOURNALS
 from tests.support.clock import Clock
-from tests.support.hands import LOGIC, Break, laws_in, laws_of, lay, reported
+from tests.support.hands import FAR, LOGIC, Break, laws_in, laws_of, lay, reported
 from tests.support.laboratory import ClockInside, transaction_of
 
 A = "update durable._call_attempts set {} where {}"
@@ -59,6 +59,20 @@ LAWS: dict[str, Break] = {
     "I18 exec_status_agrees_with_the_outcome": Break(
         A.format("phase = 'integrate_error'", f"{COMPLETED} and phase = 'integrate_ok'")
     ),
+    "attempt_node_is_here": Break(A.format("node_id = sha256('x')", f"{LIVE} and step_id is not null")),
+    "attempt_step_is_recorded": Break(A.format("step_id = 'x'", "step_id is not null")),
+    "call_function_is_that_of_its_key": Break(
+        f"update durable._calls c set function = 'dml+exec://fake/g' where {OF_LIVE}"
+    ),
+    "waiter_node_is_here": Break(
+        "update durable._call_waiters set node_id = sha256('x') where execution_key in"
+        f" (select execution_key from durable._call_attempts where {LIVE})"
+    ),
+    "poll_is_of_an_attempt": Break(
+        "update durable._call_polls set execution_key = sha256('x') where class = 'failed'"
+    ),
+    "polls_are_counted": Break(A.format("polls = polls + 1", COMPLETED)),
+    "poll_ended_in_the_past": Break("update durable._call_polls set started_at = ended_at + 1"),
     "attempt_belongs_to_a_call": Break(f"delete from durable._calls c where {OF_LIVE}"),
     "attempt_deadline_is_that_of_its_promise": Break(A.format("deadline = 1", LIVE)),
     "attempt_is_in_the_queue_of_its_adapter": Break(A.format("adapter = 'other'", LIVE)),
@@ -93,7 +107,8 @@ LAWS: dict[str, Break] = {
         " where a.execution_key = w.execution_key and a.ended_at is null"
     ),
     "step_was_given_something_that_is_there": Break(
-        "update durable._call_steps set exec_id = sha256('x'), execution_key = null"
+        "update durable._call_steps set exec_id = sha256('x'), execution_key = null",
+        also="attempt_step_is_recorded",
     ),
     "I5 pin_is_of_its_node": Break(
         PIN.format(
@@ -109,6 +124,9 @@ LAWS: dict[str, Break] = {
     "pin_belongs_to_a_scope": Break(
         "update durable._refs set kind = 'head' where name in ('s', 't')",
     ),
+    "pin_was_set_in_the_past": Break(
+        PIN.format(f"pinned_at = {FAR} where version = 2"), also="I16 pin_is_the_last_of_its_history"
+    ),
     "I15 pins_are_a_chain": Break(
         "update durable._pin_log set prev_exec = sha256('x') where version = 2",
     ),
@@ -119,6 +137,7 @@ LAWS: dict[str, Break] = {
         "insert into durable._claims (created_at, execution_key, submit_token) values (1, sha256('x'), 'x')"
     ),
     "I20 claim_outcome_is_in_its_promise": Break(CLAIM.format("outcome = 'error'", "outcome = 'ok'")),
+    "claim_was_made_in_the_past": Break(CLAIM.format(f"created_at = {FAR}", "outcome is null")),
     "I20 claim_outcome_names_a_dag": Break(
         CLAIM.format("dag_id = null", "outcome is not null"),
         "_claims.claims_outcome_names_a_dag",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hands import Break, laws_in, laws_of, lay, reported
+from tests.support.hands import FAR, Break, laws_in, laws_of, lay, reported
 from tests.support.objects import call, dag, i64, literal, put
 from tests.support.verbs import Connection, ask
 
@@ -50,6 +50,8 @@ LAWS: dict[str, Break] = {
     "ref_base_is_a_head": Break(
         "update durable._refs set kind = 'index', base = 'main'", "_refs.refs_only_an_index_has_a_base"
     ),
+    "object_was_put_in_the_past": Break(f"update durable._objects set created_at = {FAR} where {INTEGER}"),
+    "ref_was_made_in_the_past": Break(f"update durable._refs set created_at = {FAR}"),
     "ref_version_positive": Break("update durable._refs set version = 0", "_refs.refs_version_positive"),
     "ref_kind_is_known": Break("update durable._refs set kind = 'tag'", "_refs.refs_kind_is_known"),
     "closure_is_as_it_was_walked": Break(

@@ -23,6 +23,7 @@ from pyengine.cli.display.columns import Column, widths
 from pyengine.cli.display.ids import ELLIPSIS, cut, cut_all
 from pyengine.cli.output import rough_span
 from pyengine.errors import InvalidRequest
+from pyengine.values.codec import input_hash
 from tests.support.clock import Clock
 
 Connection = psycopg.Connection[Any]
@@ -309,7 +310,7 @@ def test_child_runs_are_found_below_their_run(at_database: Any, conn: Connection
     """A beginning of a run's id is no beginning of its children's; theirs begin behind its point."""
     conn.execute("select durable.start('parent', '[1]', id => 'family')")
     (task,) = player.claim("parent")
-    made = {"do": "run", "name": "child", "version": "1", "hash": "0123456789abcdef", "param": "[2]"}
+    made = {"do": "run", "name": "child", "version": "1", "hash": input_hash("child", "[2]"), "param": "[2]"}
     commands = [made | {"child": n} for n in (0, 1)]
     player.report(task, commands=commands, end={"do": "suspend", "on": [0, 1], "kind": "all"})
     shown = {text: at_database("show", text, "--json") for text in ("fam", "family.1", "fam…y.0", "f…y")}

@@ -8,6 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from pyengine.values.codec import input_hash
+
 
 def step(child: int, name: str, **outcome: Any) -> dict[str, Any]:
     """One outcome of a local step."""
@@ -24,7 +26,7 @@ def finished(conn: psycopg.Connection[Any], player: Any) -> str:
         "child": 1,
         "name": "ship",
         "version": "1",
-        "hash": "0123456789abcdef",
+        "hash": input_hash("ship", "[2]"),
         "param": "[2]",
     }
     player.report(task, outcomes=[step(0, "charge", value='{"paid": true}')])

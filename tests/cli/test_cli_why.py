@@ -7,6 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from pyengine.values.codec import input_hash
+
 
 @pytest.fixture
 def parent(conn: psycopg.Connection[Any], player: Any) -> str:
@@ -14,8 +16,14 @@ def parent(conn: psycopg.Connection[Any], player: Any) -> str:
     player.hello("parent")
     conn.execute("select durable.start('parent', id => 'order')")
     (task,) = player.claim("parent")
-    about = {"name": "ship", "version": "1", "hash": "0123456789abcdef", "param": "[2]", "queue": "kids"}
-    command = {"do": "run", "child": 0, **about}
+    about = {
+        "name": "ship",
+        "version": "1",
+        "hash": input_hash("ship", "[2]"),
+        "param": "[2]",
+        "queue": "kids",
+    }
+    command = {"do": "run", "child": 0, "hash": input_hash("ship", "[2]"), **about}
     player.report(task, commands=[command], end={"do": "suspend", "on": [0], "kind": "single"})
     return "order"
 

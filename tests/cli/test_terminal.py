@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from rich.cells import cell_len
 
+from pyengine.values.codec import input_hash
 from tests.cli.terminal import CTRL_C, Terminal, plain
 from tests.examples.pages import Page
 from tests.support.clock import Clock
@@ -36,7 +37,14 @@ def step(child: int, name: str, attempt: int = 1, **outcome: Any) -> dict[str, A
 
 def child_run(child: int, param: str) -> dict[str, Any]:
     """The start of a child run."""
-    return {"do": "run", "child": child, "name": "import_page", "version": "1", "hash": HASH, "param": param}
+    return {
+        "do": "run",
+        "child": child,
+        "name": "import_page",
+        "version": "1",
+        "hash": input_hash("import_page", param),
+        "param": param,
+    }
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.hands import AGAIN, CALLBACK, Break, P, T, laws_in, laws_of, lay, reported
+from tests.support.hands import AGAIN, CALLBACK, FAR, Break, P, T, laws_in, laws_of, lay, reported
 from tests.support.inhabitants import promises_and_runs
 from tests.support.laboratory import transaction_of
 from tests.support.verbs import Connection, acquire, ask
@@ -294,6 +294,28 @@ LAWS: dict[str, Break] = {
     "well_formed_promise_listeners_unique": Break(
         AGAIN.format("_listeners", "true"), "_listeners.listeners_pk"
     ),
+    # instants that cannot be
+    "task_was_acquired_in_the_past": Break(T.format(f"acquired_at = {FAR}", "r")),
+    "lease_ends_within_its_length": Break(T.format(f"expires_at = {FAR}", "r")),
+    "preference_ends_within_its_length": Break(T.format(f"prefer_until = {FAR}", "r")),
+    "unblock_was_made_in_the_past": Break(UNBLOCK.format(f"created_at = {FAR}")),
+    "unblock_is_claimed_for_a_while": Break(UNBLOCK.format(f"claimed_until = {FAR}, attempts = 1")),
+    "schedule_was_made_in_the_past": Break(
+        S.format(f"paused_at = {FAR}, next_run_at = durable._never()"),
+    ),
+    "removed_in_the_past": Break(
+        f"{REMOVED.format('gone', 'null')}; update durable._removed set removed_at = {FAR}"
+    ),
+    "fork_was_made_in_the_past": Break(f"{FORKED}; update durable._forks set at = {FAR}"),
+    "progress_was_made_in_the_past": Break(
+        f"{PROGRESS.format('r', '(select head from r)', 0)}; update durable._progress set changed_at = {FAR}"
+    ),
+    "site_was_adopted_in_the_past": Break(f"update durable._site set adopted_at = {FAR}"),
+    "site_has_its_row": Break("delete from durable._site"),
+    "worker_was_there_in_the_past": Break(
+        "select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}'); "
+        f"update durable._workers set started_at = {FAR}"
+    ),
     "removed_id_has_no_promise": Break(REMOVED.format("x", "null")),
     "removed_key_has_no_run": Break(
         "update durable._executions set key = 'k' where id = 'r'; " + REMOVED.format("gone", "'k'")
@@ -301,14 +323,6 @@ LAWS: dict[str, Break] = {
     "removed_signals_are_of_a_run": Break(
         "insert into durable._removed_signals (removed_at, delivery, id, name, key)"
         " values (1, 1, 'x', 'go', 'k')"
-    ),
-    "failed_run_has_its_error": Break(
-        P.format(
-            "value_data = null, state = 'rejected', failure = 'failed',"
-            " failed_at = to_timestamp(settled_at / 1000.0)",
-            "e",
-        ),
-        also="C-2 status_is_the_verdict",
     ),
     "schedule_can_create": Break(S.format("""promise_tags = '{"resonate:target": "a b"}'""")),
     "input_of_a_run_is_json": Break(P.format("param_data = 'torn'", "e")),

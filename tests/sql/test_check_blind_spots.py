@@ -14,6 +14,7 @@ from tests.support.stories import KIDS, Story, begin_story, join_set, receive, s
 from tests.support.verbs import (
     Connection,
     ask,
+    begun,
     cancel,
     captured,
     complete,
@@ -122,6 +123,13 @@ def cancelled(story: Story) -> None:
     ask(story.conn, cancel(story.id, force=True))
 
 
+def stepper(story: Story) -> None:
+    """Begins a step, and ends it later."""
+    story.report(outcomes=[begun(0)])
+    story.report(outcomes=[done(0)])
+    assert types_of(story.conn, story.id) == ["execution_started", "step_started", "open_step_completed"]
+
+
 def failed(story: Story) -> None:
     """Completes."""
     story.report(outcomes=[done(0)], end=complete())
@@ -157,169 +165,125 @@ def swap(first: int, second: int) -> Hand:
     return hand
 
 
-def change(sql: str) -> Hand:
+def hands(*statements: str) -> Hand:
     """Changes rows by statements."""
 
     def hand(conn: Connection) -> None:
-        for statement in sql.split("; "):
+        for statement in statements:
             conn.execute(statement.encode())
 
     return hand
 
 
+def head(to: str) -> Hand:
+    """Changes the head."""
+    return hands(H.format(to, "r"))
+
+
+def task(to: str) -> Hand:
+    """Changes the task."""
+    return hands(T.format(to, "r"))
+
+
+def promise_of(id_: str, to: str) -> Hand:
+    """Changes a promise."""
+    return hands(P.format(to, id_))
+
+
+def row(type_: str, to: str, *more: str) -> Hand:
+    """Changes the rows of a type in the journal; and more."""
+    return hands(J.format(to, "r", f"x.type = '{type_}'"), *more)
+
+
 def wait(on: str, kind: str = "single", more: str = "", seq: int | None = None) -> Hand:
     """Makes a wait of the past be for something else."""
     where = "x.type = 'execution_awaiting'" + ("" if seq is None else f" and x.seq = {seq}")
-    return change(J.format(f"""data = '{{"on": {on}, "kind": "{kind}"{more}}}'""", "r", where))
+    return hands(J.format(f"""data = '{{"on": {on}, "kind": "{kind}"{more}}}'""", "r", where))
 
 
 C_1, C_6 = "C-1 settled_iff_resolved_in_owner", "C-6 result_comes_as_its_kind_does"
+RESULT = "C-6 result_is_that_of_the_promise"
+KIND, INPUT = "C-1 child_is_of_its_kind", "child_run_has_the_input_of_its_call"
 OVER, R6 = "X-4 resumed_when_its_wait_was_over", "R6 X-5 wait_is_for_what_can_resolve"
-VERDICT = "C-2 status_is_the_verdict"
+R7 = "R7 wait_for_a_signal_is_for_its_receipt"
+SINGLE, OPEN = "X-5 single_wait_is_for_one_child", "X-5 wait_is_for_what_is_open"
+VERDICT, STATUS = "C-2 status_is_the_verdict", "INV-4 status_agrees_with_journal"
+LAST = "INV-4 wait_is_the_last_of_the_journal"
+DUE, EARLY = "timer_is_due_when_its_promise_is", "timer_does_not_fire_early"
+BACK, GREW = "time_does_not_go_back", "head_knows_when_its_journal_grew"
+BORN, SETTLES = "run_is_born_with_its_journal", "run_settles_when_its_journal_ends"
+WORKFLOW, TENANT = "task_is_of_the_workflow_of_its_run", "promise_tenant_is_that_of_its_run"
+DRIVEN, STEP = "driven_run_was_acquired", "X-3 attempts_are_of_one_step"
+WITHIN, ORDER = "suspended_within_the_journal", "taken_in_the_order_of_completion"
 FAILED = H.format("status = 'failed'", "r")
+CHILD, SCHEDULED, ENDED = "open_child_settled", "child_run_scheduled", "execution_completed"
+
+# what is broken in the life of which run, by what hand, and the laws that must name it
 CASES: dict[str, tuple[Callable[[Story], None], Hand, set[str]]] = {
-    "1 the end of a child that was waited for is gone": (parent, cut("open_child_settled"), {C_1, OVER}),
-    "1 the end of a child is gone": (busy_parent, cut("open_child_settled"), {C_1}),
+    "1 the end of a child that was waited for is gone": (parent, cut(CHILD), {C_1, OVER}),
+    "1 the end of a child is gone": (busy_parent, cut(CHILD), {C_1}),
     "1 the firing of a timer is gone": (sleeper, cut("timer_fired"), {OVER}),
-    "1 another result in the place of the child's": (
+    "1 another result": (
         parent,
-        change(J.format("type = 'open_step_completed', data = '999'", "r", "x.type = 'open_child_settled'")),
+        row(CHILD, "type = 'open_step_completed', data = '9'"),
         {C_1, C_6},
     ),
-    "1 the result of another promise": (
-        parent,
-        change(J.format("name = 'r'", "r", "x.type = 'open_child_settled'")),
-        {"C-6 result_is_that_of_the_promise"},
-    ),
-    "2 the head waits for something else": (
-        waiter,
-        change(H.format("waiting_on = '{1}', wait_left = 1", "r")),
-        {"INV-4 wait_is_the_last_of_the_journal"},
-    ),
-    "2 the head waits in another way": (
-        waiter,
-        change(H.format("wait_kind = 'any', wait_left = 1", "r")),
-        {"INV-4 wait_is_the_last_of_the_journal"},
-    ),
-    "3 completed, but the journal failed": (
+    "1 the result of another promise": (parent, row(CHILD, "name = 'r'"), {RESULT}),
+    "2 the head waits for something else": (waiter, head("waiting_on = '{1}', wait_left = 1"), {LAST}),
+    "2 the head waits in another way": (waiter, head("wait_kind = 'any', wait_left = 1"), {LAST}),
+    "3 the journal failed": (failed, row(ENDED, "type = 'execution_failed'"), {STATUS}),
+    "3 journal and head failed": (
         failed,
-        change(J.format("type = 'execution_failed'", "r", "x.type = 'execution_completed'")),
-        {"INV-4 status_agrees_with_journal"},
-    ),
-    "3 completed, but journal and head failed": (
-        failed,
-        change(J.format("type = 'execution_failed'", "r", "x.type = 'execution_completed'") + "; " + FAILED),
+        row(ENDED, "type = 'execution_failed'", FAILED),
         {VERDICT},
     ),
-    "3 cancelled, but journal and head failed": (
-        cancelled,
-        change(J.format("type = 'execution_failed'", "r", "x.type = 'execution_cancelled'") + "; " + FAILED),
+    "3 cancelled, and they failed": (
+        *(cancelled, row("execution_cancelled", "type = 'execution_failed'", FAILED)),
         {VERDICT},
     ),
     "4 resumed before the child ended": (parent, swap(5, 6), {OVER}),
     "4 resumed before the timer fired": (sleeper, swap(3, 4), {OVER}),
     "5 a wait for what never was a child": (parent, wait("[7]"), {R6, OVER}),
     "5 a wait for a random value": (parent, wait("[1]"), {R6, OVER}),
-    "5 a wait for what is complete": (two, wait("[0]", seq=7), {"X-5 wait_is_for_what_is_open"}),
-    "6 a single wait for two": (
-        two,
-        wait("[0, 1]", seq=3),
-        {"X-5 single_wait_is_for_one_child", OVER},
-    ),
-    "7 a signal wait on another number": (
-        receiver,
-        wait("[0]", "signal", ', "name": "go"'),
-        {"R7 wait_for_a_signal_is_for_its_receipt", R6, OVER},
-    ),
+    "5 a wait for what is complete": (two, wait("[0]", seq=7), {OPEN}),
+    "6 a single wait for two": (two, wait("[0, 1]", seq=3), {SINGLE, OVER}),
+    "7 a signal wait on another number": (receiver, wait("[0]", "signal", ', "name": "go"'), {R7, R6, OVER}),
     "8 a timer due at another time": (
-        sleeper,
-        change(J.format("""data = '{"duration": 1000, "fire_at": 5}'""", "r", "x.type = 'timer_scheduled'")),
-        {"timer_is_due_when_its_promise_is"},
+        *(sleeper, row("timer_scheduled", """data = '{"duration": 1000, "fire_at": 5}'""")),
+        {DUE},
     ),
-    "9 two results taken in another order": (taker, swap(10, 11), {"taken_in_the_order_of_completion"}),
-    "10 a timer that fires early": (
-        sleeper,
-        change(J.format("ts = x.ts - 1", "r", "x.type = 'timer_fired'")),
-        {"timer_does_not_fire_early"},
-    ),
-    "11 time goes back": (
-        sleeper,
-        change(J.format("ts = x.ts - 1000", "r", "x.type = 'execution_completed'")),
-        {
-            *("time_does_not_go_back", "head_knows_when_its_journal_grew"),
-            "run_settles_when_its_journal_ends",
-        },
-    ),
-    "12 suspended beyond the journal": (
-        waiter,
-        change(H.format("suspend_seq = next_seq + 1", "r")),
-        {"suspended_within_the_journal"},
-    ),
-    "13 a run that no worker takes": (
-        waiter,
-        change(T.format("workflow = null, workflow_version = null", "r")),
-        {"task_is_of_the_workflow_of_its_run"},
-    ),
-    "14 another version": (
-        waiter,
-        change(T.format("workflow_version = '2'", "r")),
-        {"task_is_of_the_workflow_of_its_run"},
-    ),
-    "15 a run of ours that a client writes": (
-        waiter,
-        change(H.format("written_by_client = true", "r")),
-        {"task_is_of_the_workflow_of_its_run"},
-    ),
-    "16 a tenant of the head": (
-        waiter,
-        change(H.format("tenant = 'other'", "r")),
-        {"promise_tenant_is_that_of_its_run"},
-    ),
-    "17 a tenant of a child": (
-        waiter,
-        change(P.format("tenant = 'other'", "r.0")),
-        {"promise_tenant_is_that_of_its_run"},
-    ),
-    "18 a run that settled before its last row": (
-        sleeper,
-        change(P.format("settled_at = settled_at - 1", "r")),
-        {"run_settles_when_its_journal_ends"},
-    ),
-    "19 a run that is younger than its journal": (
-        waiter,
-        change(P.format("created_at = created_at + 1", "r")),
-        {"run_is_born_with_its_journal"},
-    ),
-    "20 a name in the journal of the owner": (
-        busy_parent,
-        change(J.format("name = 'other'", "r", "x.type = 'child_run_scheduled'")),
-        {"C-1 child_is_of_its_kind"},
-    ),
+    "9 two results taken in another order": (taker, swap(10, 11), {ORDER}),
+    "10 a timer that fires early": (sleeper, row("timer_fired", "ts = x.ts - 1"), {EARLY}),
+    "11 time goes back": (sleeper, row(ENDED, "ts = x.ts - 1000"), {BACK, GREW, SETTLES}),
+    "12 suspended beyond the journal": (waiter, head("suspend_seq = next_seq + 1"), {WITHIN}),
+    "13 a run that no worker takes": (waiter, task("workflow = null, workflow_version = null"), {WORKFLOW}),
+    "14 another version": (waiter, task("workflow_version = '2'"), {WORKFLOW}),
+    "15 a run of ours that a client writes": (waiter, head("written_by_client = true"), {WORKFLOW}),
+    "16 a tenant of the head": (waiter, head("tenant = 'other'"), {TENANT}),
+    "17 a tenant of a child": (waiter, promise_of("r.0", "tenant = 'other'"), {TENANT}),
+    "18 settled before its last row": (sleeper, promise_of("r", "settled_at = settled_at - 1"), {SETTLES}),
+    "19 younger than its journal": (waiter, promise_of("r", "created_at = created_at + 1"), {BORN}),
+    "20 a name in the journal of the owner": (busy_parent, row(SCHEDULED, "name = 'other'"), {KIND, INPUT}),
     "21 a child run that is a promise in the journal": (
-        busy_parent,
-        change(J.format("type = 'promise_registered'", "r", "x.type = 'child_run_scheduled'")),
-        {"C-1 child_is_of_its_kind"},
+        *(busy_parent, row(SCHEDULED, "type = 'promise_registered'")),
+        {KIND},
     ),
-    "22 a promise that is a timer": (
-        waiter,
-        change(P.format("timer = true", "r.0")),
-        {"C-1 child_is_of_its_kind"},
-    ),
+    "22 a promise that is a timer": (waiter, promise_of("r.0", "timer = true"), {KIND}),
     "23 the duration of a timer": (
-        sleeper,
-        change(J.format("data = replace(data, '1000,', '1001,')", "r", "x.type = 'timer_scheduled'")),
-        {"timer_is_due_when_its_promise_is"},
+        *(sleeper, row("timer_scheduled", "data = replace(data, '1000,', '1001,')")),
+        {DUE},
     ),
-    "24 suspended before its wait": (
-        waiter,
-        change(H.format("suspend_seq = 1", "r")),
-        {"INV-4 wait_is_the_last_of_the_journal"},
+    "24 suspended before its wait": (waiter, head("suspend_seq = 1"), {LAST}),
+    "25 suspended, and never acquired": (waiter, task("version = 0, attempt = 0"), {DRIVEN}),
+    "26 completed, and never acquired": (sleeper, promise_of("r", "task_version = 0"), {DRIVEN}),
+    "27 the input of a child run": (busy_parent, promise_of("r.0", "param_data = '[1]'"), {INPUT}),
+    "28 the hash of a child run": (busy_parent, row(SCHEDULED, "input_hash = sha256('x')"), {INPUT}),
+    "29 the hash of a step": (
+        stepper,
+        row("open_step_completed", "input_hash = sha256('x')"),
+        {STEP},
     ),
-    "25 suspended, and never acquired": (
-        waiter,
-        change(T.format("version = 0, attempt = 0", "r")),
-        {"driven_run_was_acquired"},
-    ),
+    "30 the name of a step": (stepper, row("open_step_completed", "name = 'other'"), {STEP}),
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.hands import CUT, INBOX, OPEN, SET, Break, H, J, T, laws_in, laws_of, lay, reported
+from tests.support.hands import CUT, INBOX, OPEN, SET, Break, H, J, P, T, laws_in, laws_of, lay, reported
 from tests.support.inhabitants import everything
 from tests.support.laboratory import transaction_of
 from tests.support.verbs import Connection
@@ -101,6 +101,7 @@ LAWS: dict[str, Break] = {
         "update durable._executions set workflow = 'leaf' where id = 'r.3'; "
         + T.format("workflow = 'leaf'", "r.3")
     ),
+    "child_run_has_the_input_of_its_call": Break(P.format("param_data = '[1]'", "r.3")),
     "timer_does_not_fire_early": Break(
         J.format("ts = x.ts - 1", "r", "x.type = 'timer_fired'"), also="head_knows_when_its_journal_grew"
     ),
@@ -111,6 +112,9 @@ LAWS: dict[str, Break] = {
     "generation_follows_one_that_ended": Break(
         J.format("data = null", "g", "x.type = 'execution_completed'"),
         also="head_has_promise, C-2 pending_iff_live",
+    ),
+    "generation_is_of_the_same_workflow": Break(
+        NEW.format("workflow = 'other'") + "; " + T.format("workflow = 'other'", "g")
     ),
     "generation_numbers_go_on": Break(
         f"{CUT.format('g', 'h.previous is not null and x.seq > 1')}; "

@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import Clock
 from tests.support.hands import laws_of
 from tests.support.stories import Command, Story, begin_story, receive
-from tests.support.verbs import Connection, ask, continue_as_new, suspend, tick, timer
+from tests.support.verbs import Connection, ask, begin_run, continue_as_new, suspend, tick, timer
 
 R6 = "R6 X-5 wait_is_for_what_can_resolve"
 LONG = "x" * 9000
@@ -115,4 +115,11 @@ def test_a_claim_may_be_settled_by_hand(conn: Connection, clock: Clock) -> None:
     """Its promise is one like any other; whoever asks for the claim is told."""
     ask(conn, ("select durable.claim_acquire(sha256('k'), 'o', 60000)", ()))
     ask(conn, ("select durable.resolve((select id from durable._promises), '1')", ()))
+    assert laws_of(conn) == set()
+
+
+def test_a_run_may_be_rejected_without_an_error(conn: Connection, clock: Clock) -> None:
+    """Whoever settles it by the protocol says what he likes, or nothing."""
+    held = begin_run(conn, "r")
+    ask(conn, ("select from durable.task_fulfill('r', %s, 'rejected')", (held.version,)))
     assert laws_of(conn) == set()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.folds import Line, fold, write_rows
-from tests.support.hands import CUT, OPEN, SET, Break, H, J, P, T, laws_in, laws_of, lay, reported
+from tests.support.hands import CUT, FAR, OPEN, SET, Break, H, J, P, T, laws_in, laws_of, lay, reported
 from tests.support.inhabitants import everything
 from tests.support.laboratory import transaction_of
 from tests.support.verbs import Connection, begin_run
@@ -48,6 +48,10 @@ LAWS: dict[str, Break] = {
     # folds
     "C-4 next_seq_is_journal_length": Break(H.format("next_seq = next_seq + 1", "r")),
     "head_knows_when_its_journal_grew": Break(H.format("last_at = last_at + 1", "r")),
+    "journal_was_written_in_the_past": Break(
+        f"{J.format(f'ts = {FAR}', 'm', 'true')}; {H.format(f'last_at = {FAR}', 'm')}",
+        also="run_is_born_with_its_journal",
+    ),
     "INV-4 status_agrees_with_journal": Break(H.format("status = 'cancelling', cancel_until = 1", "r")),
     "X-1 started_once": Break(
         rows=(("execution_started",),), drop="_journal.journal_starts_with_started", also=FITS
@@ -111,6 +115,8 @@ LAWS: dict[str, Break] = {
     "task_is_of_the_workflow_of_its_run": Break(T.format("workflow = 'leaf'", "r")),
     "problem_is_json": Break(H.format("problem = 'torn'", "r"), also="problem_only_while_halted"),
     "data_of_a_row_is_json": Break(J.format("data = 'torn'", "e", "x.type = 'step_completed'")),
+    "captured_value_is_of_its_kind": Break(J.format("data = '\"x\"'", "r", "x.type = 'random_generated'")),
+    "row_of_the_run_has_no_child": Break(J.format("child = 1", "c", "x.type = 'cancel_requested'")),
     "result_is_there": Break(J.format("data = null", "e", "x.type = 'step_completed'")),
     "row_of_a_call_has_its_number": Break(
         J.format("child = null", "s", "x.type = 'signal_received'"),

@@ -23,6 +23,7 @@ LAWS = {
         "wait_left = null"
     ),
     "row_wait_has_a_key_of_its_watch": """update durable._row_waits set key = '{"nr": 1}'""",
+    "row_wait_is_tested_soon": "update durable._row_waits set test_at = 32503680000000",
     "row_wait_has_its_watch": "update durable._row_waits set watch = 0",
     "row_wait_has_the_key_of_its_promise": """update durable._row_waits set key = key || '{"id": 999}'""",
     "row_promise_has_a_wait": "delete from durable._row_waits",

@@ -23,6 +23,8 @@ OF_RUN = "durable._executions h where h.execution = x.execution and h.id = '{}' 
 J = f"update durable._journal x set {{}} from {OF_RUN}"
 CUT = f"delete from durable._journal x using {OF_RUN}"
 INBOX = f"update durable._inboxes x set {{}} from {OF_RUN}"
+FAR = 32503680000000
+"""The year 3000."""
 OPEN: Line = ("step_started", 0, 1)
 SET: tuple[Line, ...] = (
     OPEN,

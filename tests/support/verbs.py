@@ -16,6 +16,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from pyengine.protocol.rules import RULES
+from pyengine.values.codec import input_hash
 
 Connection = psycopg.Connection[TupleRow]
 Call = tuple[str, tuple[Any, ...]]
@@ -118,8 +119,9 @@ def begun(child: int, *, attempt: int = 1, name: str = "step") -> dict[str, Any]
 
 def run(child: int, **more: Any) -> dict[str, Any]:
     """A command: start a child run."""
-    about = {"name": "w", "version": "1", "queue": None, "hash": HASH, "param": "[]", "timeout": None}
-    return {"do": "run", "child": child, **about, "detached": False, **more}
+    about = {"name": "w", "version": "1", "queue": None, "param": "[]", "timeout": None, **more}
+    digest = input_hash(about["name"], about["param"])
+    return {"do": "run", "child": child, "hash": digest, "detached": False, **about}
 
 
 def timer(child: int, ms: int) -> dict[str, Any]:

@@ -11,9 +11,9 @@ as $$
 declare
   v_name text;
 begin
-  if $1 is null or $2 is null or $2 < 1 or $3 is null or $3 < '0' or $4 <= '0' then
+  if $1 is null or $2 is null or $2 < 1 or $3 is null or $3 < '0' or durable._ms($4) <= 0 then
     perform durable._fail_invalid(
-      'A service has a function, at least 1 attempt, a backoff of 0 or more and a timeout above 0 or null.');
+      'A service has a function, at least 1 attempt, a backoff of 0 or more and a timeout of 1 ms or more, or null.');
   end if;
   perform durable._check_callable($1);
   select 'sql://' || quote_ident(n.nspname) || '.' || quote_ident(p.proname) into v_name

@@ -19,6 +19,7 @@ as $$
       o.excised_at is null and o.id <> durable._object_id(o.kind, o.sub, o.scalar, o.refs, o.names)),
     ('I23 object_is_canonical',
       o.excised_at is null and durable._object_flaw(o.kind, o.sub, o.scalar, o.refs, o.names) is not null),
+    ('object_was_put_in_the_past', greatest(o.created_at, o.excised_at) > durable._latest(durable._now_ms())),
     ('object_kind_is_known', o.kind <> all ('{datum,node,dag,tree,commit,exec,request}')),
     ('object_scalar_has_the_length_of_its_kind',
       o.excised_at is null and octet_length(o.scalar) is distinct from (case
@@ -96,6 +97,7 @@ as $$
     ('ref_names_a_commit', c.kind is distinct from 'commit'),
     ('ref_base_is_a_head', r.base is not null and b.kind is distinct from 'head'),
     ('ref_version_positive', r.version < 1),
+    ('ref_was_made_in_the_past', r.created_at > durable._latest(durable._now_ms())),
     ('ref_kind_is_known', r.kind <> all ('{head,index,exec}'))
   ) as v (law, broken)
   where v.broken

@@ -59,6 +59,7 @@ as $$
   left join durable._promises p on p.id = any (array[durable._call_promise(a.execution_key)])
   left join durable._tasks t on t.id = any (array[p.id])
   left join durable._objects e on e.id = any (array[a.exec_id]) and e.kind = 'exec'
+  left join durable._objects o on o.id = any (array[a.node_id]) and o.kind = 'node'
   cross join lateral (values
     ('I2 attempt_exec_is_of_its_outcome',
       a.exec_id is not null
@@ -78,6 +79,9 @@ as $$
     ('I18 exec_status_agrees_with_the_outcome', e.sub <> substr(a.phase, 11)),
     ('attempt_outcome_is_in_its_promise', p.state = 'resolved' and a.exec_id is not null and durable._json(p.value_data)
       @> jsonb_build_object('exec', encode(a.exec_id, 'hex'), 'dag', encode(a.outcome_dag, 'hex')) is not true),
+    ('attempt_node_is_here', o.id is null),
+    ('attempt_step_is_recorded', a.ended_at is null and a.step_id is not null and not exists (
+      select from durable._call_steps s where s.step_id = any (array[a.step_id]) and s.execution_key = a.execution_key)),
     ('attempt_belongs_to_a_call', c.value_key is null or a.generation > c.generation),
     ('attempt_deadline_is_that_of_its_promise',
       p.id is not null and a.deadline is distinct from nullif(p.timeout_at, durable._never())),
@@ -108,6 +112,10 @@ as $$
     select count(*) as attempts, max(x.generation) as latest
     from durable._call_attempts x where x.value_key = any (array[c.value_key])) a
   where a.attempts + c.removed <> c.generation + 1 or a.latest > c.generation
+  union all
+  select 'call_function_is_that_of_its_key', durable._hex(c.value_key), c.function
+  from call c
+  where c.function_id <> durable._object_id('datum', 'uri', convert_to(c.function, 'UTF8'), '{}', '{}')
   union all
   select 'I10 value_key_is_derived', durable._hex(c.value_key), c.function
   from call c where c.value_key <> durable._value_key(c.salt, c.scope, c.function_id, c.inputs)
@@ -157,12 +165,43 @@ as $$
   ) as v (law, broken)
   where v.broken
   union all
+  select 'waiter_node_is_here', durable._hex(w.node_id), format('scope %s', w.scope)
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (
+    select x.* from durable._call_waiters x where x.execution_key >= s.first and x.execution_key < s.beyond offset 0) w
+  left join durable._objects o on o.id = any (array[w.node_id]) and o.kind = 'node'
+  where o.id is null
+  union all
   select 'live_attempt_has_a_waiter', durable._call_promise(a.execution_key), a.adapter
   from durable._attempts_within(p_from, p_to) a
   where a.ended_at is null
     and not exists (select from durable._call_waiters w where w.execution_key = any (array[a.execution_key]))
 $$;
 comment on function durable._check_call_waiters(bytea[], bytea[]) is 'Laws of waiters. A scope that is younger than the attempt had not waited for it.';
+
+create or replace function durable._check_polls(p_from bytea[], p_to bytea[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select v.law, durable._hex(l.execution_key), format('%s of %s polls, number %s, from %s to %s', l.count, a.polls, l.last,
+                                                      l.started_at, l.ended_at)
+  from (
+    select x.execution_key, count(*) as count, count(*) filter (where x.class <> 'integration') as polls, max(x.seq) as last,
+           min(x.seq) as first, bool_or(x.started_at > x.ended_at) as is_odd, max(x.started_at) as started_at,
+           max(x.ended_at) as ended_at
+    from unnest(p_from, p_to) as s (first, beyond)
+    cross join lateral (
+      select y.* from durable._call_polls y where y.execution_key >= s.first and y.execution_key < s.beyond offset 0) x
+    group by x.execution_key) l
+  left join durable._call_attempts a on a.execution_key = any (array[l.execution_key])
+  cross join lateral (values
+    ('poll_is_of_an_attempt', a.execution_key is null),
+    ('polls_are_counted', l.polls > a.polls or (l.first = 1 and l.count = l.last and l.polls <> a.polls)),
+    ('poll_ended_in_the_past', l.is_odd or l.ended_at > durable._latest(durable._now_ms()))
+  ) as v (law, broken)
+  where v.broken
+$$;
+comment on function durable._check_polls(bytea[], bytea[]) is
+  'Laws of the answers of adapters: of an attempt that is there, and no more than it has counted. Of the older ones only the last hundred are kept.';
 
 create or replace function durable._check_claims(p_from bytea[], p_to bytea[])
 returns table (law text, id text, detail text) language sql stable
@@ -178,6 +217,7 @@ as $$
     -- one that people settle by hand has no outcome
     ('I20 claim_outcome_is_in_its_promise', c.outcome is not null and p.state is not null and (p.state <> 'resolved'
       or p.value_data is distinct from jsonb_build_object('outcome', c.outcome, 'dag', encode(c.dag_id, 'hex'))::text)),
+    ('claim_was_made_in_the_past', c.created_at > durable._latest(durable._now_ms())),
     ('I20 claim_outcome_names_a_dag', (c.outcome is null) <> (c.dag_id is null))
   ) as v (law, broken)
   where v.broken
@@ -190,9 +230,10 @@ as $$
   select x.* from durable._check_attempts(p_from, p_to) x
   union all select x.* from durable._check_call_waiters(p_from, p_to) x
   union all select x.* from durable._check_call_promises(p_from, p_to) x
+  union all select x.* from durable._check_polls(p_from, p_to) x
   union all select x.* from durable._check_claims(p_from, p_to) x
 $$;
-comment on function durable._check_calls(bytea[], bytea[]) is 'All laws of execution keys in the spans: attempts, waiters, promises, claims.';
+comment on function durable._check_calls(bytea[], bytea[]) is 'All laws of execution keys in the spans: attempts, waiters, promises, polls, claims.';
 
 create or replace function durable._check_pins(p_scopes text[], p_nodes bytea[], p_to_scopes text[], p_to_nodes bytea[])
 returns table (law text, id text, detail text) language sql stable
@@ -212,6 +253,7 @@ as $$
       select from durable._pin_log l
       where l.scope = any (array[p.scope]) and l.node_id = any (array[p.node_id]) and l.version = any (array[p.version])
         and l.exec_id = p.exec_id and l.pinned_at = p.pinned_at)),
+    ('pin_was_set_in_the_past', p.pinned_at > durable._latest(durable._now_ms())),
     ('pin_belongs_to_a_scope', i.kind is distinct from 'index')
   ) as v (law, broken)
   where v.broken
@@ -240,8 +282,9 @@ as $$
   left join durable._objects e on e.id = any (array[s.exec_id])
   where (s.execution_key is not null and a.execution_key is null)
      or (s.exec_id is not null and e.refs[1] is distinct from s.node_id)
+     or s.created_at > durable._latest(durable._now_ms())
 $$;
-comment on function durable._check_steps(text, text) is 'The law of steps: the attempt or execution that one was given exists.';
+comment on function durable._check_steps(text, text) is 'The law of steps: the attempt or execution that one was given exists, and it was given before now.';
 
 create or replace function durable._keys_to(p_from bytea)
 returns bytea language sql stable

@@ -26,12 +26,13 @@ as $$
   select array_agg(x.line) from unnest(p_runs) as s (span)
   cross join lateral (
     select row(j.execution, j.bucket, j.seq, j.ts, j.type, j.child, j.attempt, j.name, j.data is not null,
-               case when j.type in ('execution_awaiting', 'timer_scheduled') then durable._data(j) end,
+               case when j.type in ('execution_awaiting', 'timer_scheduled', 'random_generated', 'time_recorded')
+                    then durable._data(j) end,
                -- substr reads the beginning of a compressed text only
                substr(j.data, 1, 2) = durable._sub() || 'f',
                -- a value that is stored apart is known by its hash (LV-3)
-               case when not starts_with(j.data, durable._sub()) then durable._is_unreadable(j.data) end
-              )::durable._journal_line as line
+               case when not starts_with(j.data, durable._sub()) then durable._is_unreadable(j.data) end,
+               j.input_hash)::durable._journal_line as line
     from durable._journal j where j.execution >= lower(s.span) and j.execution < upper(s.span)
     order by j.execution, j.seq offset 0) x
 $$;

@@ -38,6 +38,7 @@ as $$
     ('row_wait_ends_with_its_run', w.test_at is null and h.status in ('completed', 'failed', 'cancelled')),
     ('row_wait_has_a_key_of_its_watch', not (w.key ?& x.columns)),
     ('row_wait_has_its_watch', x.id is null),
+    ('row_wait_is_tested_soon', w.test_at > durable._latest(durable._now_ms())),
     ('row_wait_has_the_key_of_its_promise', w.key is distinct from durable._json(p.param_data))
   ) as v (law, broken)
   where v.broken

@@ -36,10 +36,9 @@ as $$
     ('well_formed_promise_target_is_nonempty', p.target = ''),
     ('failed_run_says_how_and_when', p.failure is distinct from durable._failure(p.head, p.state)
       or p.failed_at is distinct from case when p.failure is not null then to_timestamp(p.settled_at / 1000.0) end),
-    -- not its value: whoever settles it from outside may give any text
+    -- not its value or error: whoever settles it from outside may give any text, or none
     ('input_of_a_run_is_json',
       p.head is not null and durable._is_plain(p.param_headers) and durable._is_unreadable(p.param_data)),
-    ('failed_run_has_its_error', p.head is not null and p.state = 'rejected' and p.value_data is null),
     ('promise_external_if_targeted_or_timer', not p.external and (p.timer or p.target is not null))
   ) as v (law, broken)
   where v.broken
@@ -150,7 +149,12 @@ as $$
     ('well_formed_task_suspended_has_no_resumes', m.is_woken),
     ('task_attempts_are_acquires', t.owner is null and t.attempt > greatest(t.version, 0)),
     ('task_deadline_is_promise_timeout', t.deadline <> p.timeout_at),
-    ('task_releases_belong_together', num_nonnulls(nullif(t.releases, 0), t.released_by, t.released_until) not in (0, 3)),
+    ('task_was_acquired_in_the_past', t.acquired_at > durable._latest(c.now_ms)),
+    ('lease_ends_within_its_length', t.expires_at - t.ttl > durable._latest(c.now_ms)),
+    -- the longest that a setting can say
+    ('preference_ends_within_its_length', t.prefer_until - 9999999999 > durable._latest(c.now_ms)),
+    ('task_releases_belong_together', num_nonnulls(nullif(t.releases, 0), t.released_by, t.released_until) not in (0, 3)
+      or t.released_until > durable._latest(c.now_ms)),
     ('task_head_is_promise_head', t.execution is distinct from p.head),
     ('task_owner_is_promise_owner', t.owner is distinct from p.execution),
     ('task_rules_are_head_rules', t.rules <> h.rules),
@@ -161,7 +165,13 @@ as $$
     ('task_recv_headers_need_a_recv', t.recv_headers is not null and t.recv is null)
   ) as v (law, broken)
   where v.broken
-  union all
+$$;
+comment on function durable._check_tasks(text[], text[]) is
+  'Laws of tasks and leases. A run that waits for a signal is resumed by the signal: its receive takes the place of a callback.';
+
+create or replace function durable._check_resumes(p_from text[], p_to text[])
+returns table (law text, id text, detail text) language sql stable
+as $$
   select v.law, r.task_id, format('wake reason %s: %s', r.awaited_id, coalesce(p.state, 'no such promise'))
   from unnest(p_from, p_to) as s (first, beyond)
   cross join lateral (select x.* from durable._resumes x where x.task_id >= s.first and x.task_id < s.beyond offset 0) r
@@ -173,8 +183,7 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_tasks(text[], text[]) is
-  'Laws of tasks, leases and resumes. A run that waits for a signal is resumed by the signal: its receive takes the place of a callback.';
+comment on function durable._check_resumes(text[], text[]) is 'Laws of the reasons for which suspended tasks were woken.';
 
 create or replace function durable._check_waiters(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -254,11 +263,15 @@ as $$
   select v.law, u.promise_id, format('%s, to %s, %s attempts', coalesce(p.state, 'no such promise'), u.address, u.attempts)
   from unnest(p_from, p_to) as s (first, beyond)
   cross join lateral (select x.* from durable._unblocks x where x.promise_id >= s.first and x.promise_id < s.beyond offset 0) u
+  cross join (select durable._now_ms() as now_ms) c
   left join durable._promises p on p.id = any (array[u.promise_id])
   cross join lateral (values
     ('consistent_outbox_unblock_names_settled_promise', p.state is null or p.state = 'pending'),
     ('unblock_not_older_than_its_settlement', u.created_at < p.settled_at),
-    ('unblock_claims_are_counted', (u.claimed_until > 0) <> (u.attempts > 0))
+    ('unblock_claims_are_counted', (u.claimed_until > 0) <> (u.attempts > 0)),
+    ('unblock_was_made_in_the_past', u.created_at > durable._latest(c.now_ms)),
+    -- the longest that a claim or a deferral can be
+    ('unblock_is_claimed_for_a_while', u.claimed_until - 2147483647 > durable._latest(c.now_ms))
   ) as v (law, broken)
   where v.broken
 $$;
@@ -304,6 +317,7 @@ as $$
       -- what was removed is remembered for so long
       and s.last_run_at > c.forgotten
       and not exists (select from durable._removed r where r.id = any (o.occurrence || durable._ancestors(o.occurrence)))),
+    ('schedule_was_made_in_the_past', greatest(s.created_at, s.last_run_at, s.paused_at) > c.latest),
     ('schedule_can_create', s.promise_id = '' or jsonb_typeof(s.promise_tags -> 'resonate:target') is not null
         and durable._canonical_address(s.promise_tags ->> 'resonate:target') is null
       or s.workflow is not null and jsonb_typeof(durable._json(s.promise_param_data)) not in ('array', 'object')),
@@ -378,6 +392,9 @@ as $$
     select x.* from span s
     cross join lateral (select r.* from durable._removed r where r.id >= s.first and r.id < s.beyond offset 0) x
   )
+  select 'removed_in_the_past', r.id, format('removed %s', r.removed_at)
+  from gone r where r.removed_at > durable._latest(durable._now_ms())
+  union all
   select 'removed_id_has_no_promise', p.id, format('%s, created %s, removed %s', p.state, p.created_at, r.removed_at)
   from gone r join durable._promises p on p.id = any (array[r.id])
   union all
@@ -401,12 +418,21 @@ as $$
   cross join lateral (values
     ('fork_has_its_run', p.head is null),
     ('fork_names_its_origin', o.id <> f.origin_id),
+    ('fork_was_made_in_the_past', f.at > durable._latest(durable._now_ms())),
     ('fork_begins_within_its_origin', f.seq not between 0 and o.next_seq),
     ('fork_copies_its_origin', o.id = f.origin_id and durable._strays_from(p.head, o, f))
   ) as v (law, broken)
   where v.broken
 $$;
 comment on function durable._check_remains(text[], text[]) is 'Laws of tombstones, a removed id or key has no rows, and keys of removed signals are of runs that exist; and of forks, as far as their origin is kept.';
+
+create or replace function durable._number(p_json jsonb)
+returns bigint language sql immutable parallel safe
+as $$
+  select case when jsonb_typeof(p_json) = 'number' and p_json::numeric between 0 and 9007199254740991 then p_json::bigint
+              else -1 end
+$$;
+comment on function durable._number(jsonb) is 'A whole number in a document; -1, which is none of an execution or row, where there is none.';
 
 create or replace function durable._check_progress(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -418,12 +444,13 @@ as $$
   left join lateral (
     select null::text, g.execution, g.seq, null where g.seq is not null
     union all
-    select k.key, (k.value ->> 0)::bigint, (k.value ->> 1)::integer, k.value ->> 2 from jsonb_each(g.named) k
+    select k.key, durable._number(k.value -> 0), durable._number(k.value -> 1), k.value ->> 2 from jsonb_each(g.named) k
   ) as n (name, execution, seq, value) on true
   left join durable._executions h on h.execution = any (array[n.execution])
   cross join lateral (values
     ('progress_is_of_a_task', p.target is null),
     ('progress_is_of_its_own_journal', h.id is distinct from case when n.execution <> 0 then g.id end),
+    ('progress_was_made_in_the_past', g.changed_at > durable._latest(durable._now_ms())),
     ('progress_value_is_json', durable._is_unreadable(n.value)),
     ('progress_is_within_the_journal', n.seq < 0 or n.seq > h.next_seq)
   ) as v (law, broken)
@@ -440,13 +467,21 @@ as $$
   union all
   select 'setting_is_of_its_kind', s.name, s.value from durable.settings s where durable._is_odd_setting(s.name, s.value)
   union all
+  select 'site_was_adopted_in_the_past', x.identity, format('adopted %s, timeline since %s', x.adopted_at, x.timeline_at)
+  from durable._site x where greatest(x.adopted_at, x.timeline_at) > durable._latest(durable._now_ms())
+  union all
+  select 'site_has_its_row', current_database(), null where not exists (select from durable._site)
+  union all
+  select 'worker_was_there_in_the_past', w.id, format('started %s, seen %s, ticked %s', w.started_at, w.seen_at, w.ticked_at)
+  from durable._workers w where greatest(w.started_at, w.seen_at, w.ticked_at, w.missing_at) > durable._latest(durable._now_ms())
+  union all
   select 'store_schedule_ids_unique', s.id, count(*)::text from durable._schedules s group by s.id having count(*) > 1
   union all
   select 'callback_ids_unique', k.id, string_agg(k.awaited_id, ', ')
   from durable._callbacks k where k.id <> '' group by k.id having count(*) > 1
 $$;
 comment on function durable._check_setup() is
-  'Laws of rows outside of all portions: settings, schedules, and the names of callbacks of the older API.';
+  'Laws of rows outside of all portions: settings, the site, workers, schedules, and the names of callbacks of the older API.';
 
 create or replace function durable._check_ids(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
@@ -455,6 +490,7 @@ as $$
   union all select x.* from durable._check_tags(p_from, p_to) x
   union all select x.* from durable._check_ties(p_from, p_to) x
   union all select x.* from durable._check_tasks(p_from, p_to) x
+  union all select x.* from durable._check_resumes(p_from, p_to) x
   union all select x.* from durable._check_waiters(p_from, p_to) x
   union all select x.* from durable._check_addresses(p_from, p_to) x
   union all select x.* from durable._check_messages(p_from, p_to) x

@@ -51,7 +51,8 @@ as $$
     ('problem_is_json', durable._is_unreadable(h.problem)),
     ('halted_run_has_a_problem', t.state = 'halted' and h.problem is null and not h.written_by_client),
     ('driven_run_was_acquired', coalesce(t.version, p.task_version) = 0 and p.head = h.execution
-      and (h.status = 'blocked' or h.open_steps <> '{}') and durable._is_fork(h.id) is not true)
+      and (h.status = 'blocked' or h.open_steps <> '{}' or (h.next_child > h.first_child and not h.written_by_client))
+      and durable._is_fork(h.id) is not true)
   ) as v (law, broken)
   where v.broken
 $$;
@@ -139,6 +140,7 @@ as $$
     ('S-1 INV-2 seq_is_dense', f.first <> 0 or f.beyond <> f.width),
     ('C-4 next_seq_is_journal_length', h.next_seq <> coalesce(f.width, 0)),
     ('head_knows_when_its_journal_grew', h.last_at <> f.last_at),
+    ('journal_was_written_in_the_past', f.last_at > durable._latest(durable._now_ms())),
     ('run_settles_when_its_journal_ends', f.ends > 0 and (p.settled_at > f.last_at
       or (p.settled_at < least(f.last_at, p.timeout_at - 1) and f.last_at > f.before_end))),
     ('run_is_born_with_its_journal', h.previous is null and p.created_at <> f.started_at
@@ -161,11 +163,32 @@ $$;
 comment on function durable._check_head_counters(int8multirange, durable._journal_line[]) is
   'Heads agree with their journals (INV-4, C-4, A-1, X-1, S-1 to S-3). The child numbers of a generation begin above those of the one before, so no child has two owners (INV-6). A run that was settled as cancelled had no request before.';
 
+create or replace function durable._is_of_run(p_type durable.row_type)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_type in ('execution_started', 'execution_awaiting', 'execution_resumed', 'execution_completed', 'execution_failed',
+                    'execution_cancelled', 'cancel_requested', 'signal_delivered')
+$$;
+comment on function durable._is_of_run(durable.row_type) is 'Whether a row is about the run as a whole, and not about one of its calls.';
+
+create or replace function durable._is_capture(p_type durable.row_type, p_name text, p_data text)
+returns boolean language sql immutable parallel safe
+as $$
+  select case p_type
+    when 'time_recorded' then p_data ~ '^[0-9]{1,16}$'
+    when 'random_generated' then case p_name
+      when 'random' then p_data ~ '^[0-9.]+(e-?[0-9]+)?$' when 'randint' then p_data ~ '^-?[0-9]+$'
+      when 'choice' then p_data ~ '^[0-9]+$' when 'shuffle' then p_data ~ '^"[0-9a-f]{32}"$'
+      when 'uuid4' then p_data ~ '^"[0-9a-f-]{36}"$' when 'uuid7' then p_data ~ '^"[0-9a-f-]{36}"$' end end
+$$;
+comment on function durable._is_capture(durable.row_type, text, text) is
+  'Whether a captured value is what the call of that name captures: false, if it is not; null, if it may be anything, as a client records.';
+
 create or replace function durable._check_rows(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
   with row as (
-    select j.execution, j.seq, j.type, j.ts, j.child, j.has_data, j.is_unreadable,
+    select j.execution, j.seq, j.type, j.ts, j.child, j.has_data, j.is_unreadable, j.name, j.data,
            lag(j.type) over w as before, lag(j.ts) over w as ts_before,
            lag(j.seq + durable._width(j.type)) over w as expected, bool_or(j.type = 'cancel_requested') over w as requested,
            max(durable._status_at(j.seq, durable._status_after(j.type)))
@@ -184,6 +207,8 @@ as $$
     ('row_fits_the_status_before_it', r.before is not null and not durable._may_append(r.status, r.type, true)),
     ('time_does_not_go_back', r.ts < r.ts_before),
     ('data_of_a_row_is_json', r.is_unreadable),
+    ('captured_value_is_of_its_kind', durable._is_capture(r.type, r.name, r.data) is false),
+    ('row_of_the_run_has_no_child', r.child is not null and durable._is_of_run(r.type)),
     ('result_is_there',
       not r.has_data and (durable._completes_step(r.type) or r.type in ('random_generated', 'time_recorded'))),
     ('row_of_a_call_has_its_number', r.child is null and (durable._allocates(r.type) or durable._resolves(r.type)))
@@ -255,7 +280,7 @@ as $$
            coalesce(bool_or(i.plans) over w, false) as planned,
            coalesce(max(i.attempt) filter (where i.starts) over w, 0) as started,
            lag(i.starts and not i.retries and not i.completes) over w as is_open, lag(i.retries) over w as is_due,
-           lag(i.name) over w as name_before,
+           lag(i.name) over w as name_before, lag(i.input_hash) over w as hash_before,
            coalesce(bool_or(i.completes) over (w rows between unbounded preceding and 1 preceding), false) as completed
     from invoke i window w as (partition by i.execution, i.child order by i.seq)
   )
@@ -266,7 +291,7 @@ as $$
     ('SE-1 INV-5 started_was_scheduled', r.starts and not r.planned),
     ('SE-2 completed_was_started', r.completes and r.started = 0),
     ('SE-3 retried_attempt_was_started', r.retries and r.attempt > r.started),
-    ('X-3 attempts_are_of_one_step', durable._is_local(r.type) and r.name <> r.name_before),
+    ('X-3 attempts_are_of_one_step', durable._is_local(r.type) and (r.name <> r.name_before or r.input_hash <> r.hash_before)),
     ('SE-4 nothing_after_the_completion', r.completed and (r.starts or r.retries or r.completes)),
     ('X-3 attempts_alternate', r.plans and r.before is not null
       or r.starts and not coalesce(case

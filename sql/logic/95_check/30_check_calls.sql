@@ -159,7 +159,7 @@ create or replace function durable._recorded_children(p_rows durable._journal_li
 returns table (execution bigint, bucket integer, child integer, type durable.row_type, intents bigint,
                completed_by durable.row_type, resolvers bigint, local_ends bigint, attempts bigint, ended bigint, named bigint,
                name text, adopted text, has_data boolean, scheduled_at integer, fired bigint, fired_at integer,
-               fires_ts bigint, timer_data text, is_nobodys boolean, run_name text, owner_ts bigint)
+               fires_ts bigint, timer_data text, is_nobodys boolean, run_name text, run_hash bytea, owner_ts bigint)
 language sql stable
 as $$
   select * from (
@@ -178,6 +178,7 @@ as $$
            max(j.data) filter (where j.type = 'timer_scheduled'),
            coalesce(bool_or(j.has_data) filter (where j.type = 'child_run_scheduled'), false),
            max(j.name) filter (where j.type = 'child_run_scheduled'),
+           (array_agg(j.input_hash) filter (where j.type = 'child_run_scheduled'))[1],
            max(max(j.ts)) over (partition by j.execution, j.bucket)
     from unnest(p_rows) j where j.type not in ('join_set_submitted', 'join_set_awaited')
     group by j.execution, j.bucket, j.child) as x (execution, bucket, child)
@@ -185,6 +186,12 @@ as $$
 $$;
 comment on function durable._recorded_children(durable._journal_line[]) is
   'The children in journals: kind, the row type and the name of the completion, the attempts of a child run, the instant and the firing of a timer, and when the last row of the journal was written.';
+
+create or replace function durable._input_hash(p_name text, p_param text)
+returns bytea language sql immutable parallel safe
+as $$ select substr(sha256(convert_to(p_name, 'UTF8') || E'\\x00'::bytea || convert_to(p_param, 'UTF8')), 1, 8) $$;
+comment on function durable._input_hash(text, text) is
+  'The hash of a call, as workers record it: of its name and of the text of its arguments.';
 
 create or replace function durable._check_children(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -230,6 +237,8 @@ as $$
       when 'child_run_scheduled' then (p.head is null and p.state = 'pending') or c.workflow <> t.run_name
       when 'promise_registered' then p.timer or (c.written_by_client is false and durable._is_plain(p.param_headers))
       when 'timer_scheduled' then not p.timer end),
+    ('child_run_has_the_input_of_its_call',
+      t.run_hash <> durable._input_hash(t.run_name, p.param_data) and durable._is_plain(p.param_headers)),
     ('timer_does_not_fire_early', t.fires_ts < p.settled_at),
     ('R13 adopted_promise_is_awaited',
       o.adopts and not o.is_done and o.live and w.awaited_id is distinct from t.adopted and t.completed_by is null)
@@ -307,6 +316,7 @@ as $$
       or b.status not in ('completed', 'failed') or n.execution is distinct from h.execution)),
     ('removed_generations_are_gone', h.generations_removed is not null and b.id is not null),
     ('removed_generations_are_counted', h.generations_removed < 1 or (h.generations_removed is not null and h.previous is null)),
+    ('generation_is_of_the_same_workflow', h.workflow <> b.workflow or h.tenant <> b.tenant),
     ('generation_numbers_go_on', h.first_child < b.next_child),
     ('generation_has_one_successor', n.execution <> h.execution)
   ) as v (law, broken)
