@@ -416,6 +416,14 @@ def test_the_published_catalogue_is_complete() -> None:
     assert set(published) - set(LAWS) == set(BY_CONSTRUCTION)
 
 
+@pytest.mark.unlawful
+def test_no_setting_keeps_the_laws_from_being_checked(inhabited: Connection) -> None:
+    """Settings that cannot be read are reported, and all else is checked nevertheless."""
+    inhabited.execute("update durable.settings set value = 'soon' where value ~ '^[0-9]+$'")
+    inhabited.execute(P.format("created_at = durable._now_ms() + 86400001", "x").encode())
+    assert laws_of(inhabited) == {"setting_is_of_its_kind", "well_formed_promise_created_at_lte_now"}
+
+
 def test_a_law_names_the_object(inhabited: Connection) -> None:
     """A row tells which object and what was seen of it."""
     conn = inhabited

@@ -56,6 +56,12 @@ $$;
 comment on function durable._strict() is
   'True in the strict profile, which is the specifications; the other profile also allows what current SDKs need.';
 
+create or replace function durable._readable_setting(p_name text)
+returns bigint language sql stable
+as $$ select case when s.value ~ '^[0-9]{1,10}$' then s.value::bigint end from durable.settings s where s.name = p_name $$;
+comment on function durable._readable_setting(text) is
+  'A setting for laws, which do not fail for it: null if it cannot be read.';
+
 create or replace function durable._is_odd_setting(p_name text, p_value text)
 returns boolean language sql immutable parallel safe
 as $$

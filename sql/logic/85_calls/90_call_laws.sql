@@ -54,7 +54,7 @@ as $$
   select v.law, durable._call_promise(a.execution_key), format('phase %s, promise %s, task %s, ended %s, exec %s', a.phase,
                                                                p.state, t.state, a.ended_at, durable._hex(a.exec_id))
   from durable._attempts_within(p_from, p_to) a
-  cross join (select durable._now_ms() as now_ms, durable._setting_int('call_results_days') as days) n
+  cross join (select durable._now_ms() as now_ms, durable._readable_setting('call_results_days') as days) n
   left join durable._calls c on c.value_key = any (array[a.value_key])
   left join durable._promises p on p.id = any (array[durable._call_promise(a.execution_key)])
   left join durable._tasks t on t.id = any (array[p.id])

@@ -297,7 +297,7 @@ as $$
   select v.law, s.id, format('%s, created %s, last %s, next %s', s.cron, s.created_at, s.last_run_at, s.next_run_at)
   from durable._schedules s
   cross join (select durable._latest(durable._now_ms()) as latest,
-                     durable._now_ms() - 86400000 * durable._setting_int('removed_ids_days') as forgotten) c
+                     durable._now_ms() - 86400000 * durable._readable_setting('removed_ids_days') as forgotten) c
   cross join lateral (select durable._occurrence_id(s, s.last_run_at) as occurrence,
                              substring(s.promise_tags ->> 'resonate:delay' from '^[0-9]{1,16}$')::bigint as delay) o
   left join durable._promises p on p.id = o.occurrence

@@ -373,7 +373,7 @@ as $$
     select x.answer ->> 'exec' as exec, x.answer ->> 'node' as node, x.answer ->> 'dag' as dag) a
   left join durable._objects e on e.id = any (array[case when a.exec ~ '^[0-9a-f]{64}$' then decode(a.exec, 'hex') end])
   where s.is_call and s.completes and a.exec is not null
-    and case when e.id is null then durable._setting_int('call_results_days') = 0  -- or collected since
+    and case when e.id is null then durable._readable_setting('call_results_days') = 0  -- or collected since
              else e.kind <> 'exec' or e.refs is distinct from array[decode(a.node, 'hex'), decode(a.dag, 'hex')] end
 $$;
 comment on function durable._check_recorded_calls(durable._journal_line[]) is
