@@ -296,7 +296,7 @@ def test_journal_events_are_dense(conn: Connection, clock: Clock) -> None:
     """Rows of every kind spread into logical events 0, 1, 2, ... without a gap, and the head knows their
     number."""
     held = begin_run(conn, "r")
-    commands = [run(3, queue="kids"), timer(4, 1000), promise(5), captured(6), captured(7, kind="time")]
+    commands = [run(3, queue="kids"), timer(4, 1000), promise(5), captured(6), captured(7, "1", kind="time")]
     commands += [intent(8), join_set(9), submit(8, 9), receive(10)]
     outcomes = [done(0), broken(1), broken(2, retry_in=5)]
     take_turn(conn, "W", report(held, outcomes=outcomes, commands=commands))
@@ -382,7 +382,13 @@ def test_payloads_are_handed_on_as_they_came(conn: Connection) -> None:
     """Nothing reads a result, an error or a captured value: a replay gets the text that was reported."""
     held = begin_run(conn, "r")
     result, value = '{"b":1,  "a":[1.50,1e3], "b":2}', "[ 0.10 ]"
-    take_turn(conn, "W", report(held, outcomes=[done(0, result)], commands=[captured(1, value), promise(2)]))
+    take_turn(
+        conn,
+        "W",
+        report(
+            held, outcomes=[done(0, result)], commands=[{**captured(1, value), "name": "any"}, promise(2)]
+        ),
+    )
     ask(conn, settle("r.2", result))
     (found,) = ask(conn, journal("W", held))
     assert {row[2]: row[6] for row in found["rows"] if row[6]} == {0: result, 1: value, 2: result}

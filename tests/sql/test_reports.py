@@ -492,7 +492,7 @@ def test_endings(conn: Connection, end: Outcome | None, state: str, stored: str 
     "parts",
     [
         {"outcomes": [done(0, '"' + "x" * 3000 + '"')]},
-        {"commands": [captured(0, '"' + "x" * 3000 + '"')]},
+        {"commands": [{**captured(0, '"' + "x" * 3000 + '"'), "name": "any"}]},
         {"end": complete('"' + "x" * 3000 + '"')},
     ],
     ids=["outcome", "command", "ending"],

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.verbs import (
+    HASH,
     TTL_MS,
     Connection,
     Held,
@@ -35,7 +36,6 @@ create function shop.big(n integer) returns text language sql as $$ select repea
 create function shop.signals(id text) returns bigint language sql as
   $$ select durable.signal(id, 'go', '1') $$;
 """
-HASH = "00112233445566ff"
 
 
 @pytest.fixture

@@ -184,6 +184,17 @@ $$;
 comment on function durable._is_capture(durable.row_type, text, text) is
   'Whether a captured value is what the call of that name captures: false, if it is not; null, if it may be anything, as a client records.';
 
+create or replace function durable._is_of_fork(p_execution bigint)
+returns boolean language plpgsql stable
+as $$
+begin
+  return exists (
+    select from durable._executions h join durable._forks f on f.id = any (array[h.id]) where h.execution = p_execution);
+end
+$$;
+comment on function durable._is_of_fork(bigint) is
+  'Whether a journal is that of a fork: whoever makes one may put any value in the place of another, and make a fork of that.';
+
 create or replace function durable._check_rows(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
@@ -207,7 +218,8 @@ as $$
     ('row_fits_the_status_before_it', r.before is not null and not durable._may_append(r.status, r.type, true)),
     ('time_does_not_go_back', r.ts < r.ts_before),
     ('data_of_a_row_is_json', r.is_unreadable),
-    ('captured_value_is_of_its_kind', durable._is_capture(r.type, r.name, r.data) is false),
+    ('captured_value_is_of_its_kind',
+      case when durable._is_capture(r.type, r.name, r.data) is false then not durable._is_of_fork(r.execution) end),
     ('row_of_the_run_has_no_child', r.child is not null and durable._is_of_run(r.type)),
     ('result_is_there',
       not r.has_data and (durable._completes_step(r.type) or r.type in ('random_generated', 'time_recorded'))),
