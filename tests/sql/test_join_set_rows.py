@@ -54,7 +54,7 @@ MEMBERS: dict[str, tuple[dict[str, Any], Call | None]] = {
 STRANGERS: dict[str, dict[str, Any]] = {
     "timer": timer(1, 5),
     "random": captured(1),
-    "time": captured(1, kind="time"),
+    "time": captured(1, "1", kind="time"),
     "set": join_set(1),
     "receive": receive(1),
 }
