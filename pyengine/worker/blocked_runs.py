@@ -60,8 +60,8 @@ class Holder(msgspec.Struct):
     """How old its transaction is; -1 if the role of this worker may not see it."""
     query: str
 
-    def may_hold(self, least_s: float) -> bool:
-        """Whether it may have held something for so long."""
+    def may_block(self, least_s: float) -> bool:
+        """Whether it may have blocked something for so long."""
         return self.age_ms < 0 or self.age_ms >= least_s * 1000
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class BlockedRuns:
         self._reported = ids
         holders = msgspec.json.decode(rows, type=list[Holder])
         # a session that has begun only just now has not held it all the time
-        self._warn([one for one in holders if one.id in lasting and one.may_hold(_REPORT_AFTER_S)])
+        self._warn([one for one in holders if one.id in lasting and one.may_block(_REPORT_AFTER_S)])
 
     def _warn(self, holders: list[Holder]) -> None:
         """Log once for each session what it holds."""

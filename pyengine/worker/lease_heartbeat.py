@@ -370,7 +370,7 @@ class Heartbeat:
         # a number of a process comes again in the life of a worker
         self._warned &= {holder.pid for holder in holders}
         for holder in holders:
-            if holder.pid not in self._warned and holder.may_hold(WARN_AFTER_S):
+            if holder.pid not in self._warned and holder.may_block(WARN_AFTER_S):
                 self._warned.add(holder.pid)
                 logger.warning(
                     "workflow %s cannot be announced yet: the same row is written by another session, "

@@ -410,10 +410,10 @@ def test_what_a_role_may_not_see_is_said_to_be_hidden(dsn: str, conn: Connection
             assert "not to be seen by this role" in ask(plain, (why, ()))[0]
         assert (told, writers) == ([{"id": "r", **hidden}], [hidden])
         holder = Holder(**told[0])
-        assert holder.may_hold(10_000) and "since when is not shown" in str(holder)
+        assert holder.may_block(10_000) and "since when is not shown" in str(holder)
         ((seen,),) = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
         assert seen["age_ms"] >= 0 and seen["query"].startswith("update durable._workflows")
-        assert not Holder(**seen).may_hold(10_000)
+        assert not Holder(**seen).may_block(10_000)
 
 
 @pytest.mark.session("the other database")

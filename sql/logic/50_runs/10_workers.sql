@@ -107,7 +107,7 @@ as $$
   from pg_catalog.pg_stat_activity a where a.pid = p_pid
 $$;
 comment on function durable._session(integer) is
-  'A session, for the log of a worker: pid, user, state, age_ms of its transaction, and the beginning of its query. What this role may not see is empty, and the age -1.';
+  'A session, for the log of a worker: pid, user, state, age_ms of its transaction, and the beginning of its query. Empty, and -1 for the age, is whatever this role may not see.';
 
 create or replace function durable._writers_of_workflows()
 returns jsonb language plpgsql stable
