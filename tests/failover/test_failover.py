@@ -37,6 +37,12 @@ PATIENT = "select durable.start('patient', jsonb_build_array('p', %s::float8), i
 PATIENT_RUNS = "select count(*) = 2 from durable.runs where workflow = 'patient' and state = 'running'"
 WRITTEN = "select count(*), max(ts) from durable._journal"
 CAUGHT_UP = "select bool_and(replay_lsn >= pg_current_wal_lsn()) from pg_stat_replication"
+CLOCK = """
+create or replace function durable._now_ms() returns bigint language sql volatile as $$
+  select floor(extract(epoch from clock_timestamp()) * 1000)::bigint
+         + case when current_setting('data_directory') = '{}' then {} else 0 end
+$$"""
+"""A clock that is ahead on one server."""
 # with them the log would know that the lost numbers were given
 NO_NUMBERS_AHEAD = (
     "select setval('durable._executions_execution_seq', max(execution)) from durable._executions"
@@ -69,12 +75,16 @@ async def waits_for(dsn: str, run: str) -> str:
         return str(await client.run(run).result(timeout=120))
 
 
+@pytest.mark.parametrize("ahead_ms", [0, 3000])
 def test_with_synchronous_replication_nothing_acknowledged_is_lost(
-    pair: tuple[Node, Node], tmp_path: Path
+    pair: tuple[Node, Node], tmp_path: Path, ahead_ms: int
 ) -> None:
     """Starts by every door, results that were read, and steps that were recorded survive the primary. While
-    there is none, workers keep what they have done, and go on when there is one."""
+    there is none, workers keep what they have done, and go on when there is one. So it is where the clock of
+    the standby is behind that of the primary."""
     primary, standby = pair
+    with psycopg.connect(primary.dsn(), autocommit=True) as conn:
+        conn.execute(CLOCK.format(primary.data, ahead_ms).encode())
     standby.follow(primary)
     primary.waits_for_standby(True)
     dsn, file, log = url(primary, standby), tmp_path / "trail", tmp_path / "log"
