@@ -22,6 +22,7 @@ __all__ = [
     "block",
     "call_at",
     "call_later",
+    "elapsed",
     "monotonic",
     "pause",
     "sleep",
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+# elsewhere than on Linux the monotonic clock goes on
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Timer(Protocol):
@@ -56,6 +60,10 @@ class Clock:
     def monotonic(self) -> float:
         """Return the time, in seconds since some instant; it never goes back."""
         return time.monotonic()
+
+    def elapsed(self) -> float:
+        """Return the same, with the time in which the machine was suspended, as others have counted it."""
+        return time.clock_gettime(_SINCE_BOOT)
 
     async def sleep(self, seconds: float) -> None:
         """Wait in a task."""
@@ -90,6 +98,11 @@ def use(clock: Clock | None) -> None:
 def monotonic() -> float:
     """Return the time, in seconds since some instant; it never goes back."""
     return _clock.monotonic()
+
+
+def elapsed() -> float:
+    """Return the same, with the time in which the machine was suspended, as others have counted it."""
+    return _clock.elapsed()
 
 
 async def sleep(seconds: float) -> None:

@@ -41,7 +41,7 @@ _BUSY = "busy"
 _FINAL = ("22", "23", "54", "P0", "WF")
 
 
-class Leased(msgspec.Struct, kw_only=True, frozen=True):
+class Leased(msgspec.Struct, kw_only=True, eq=False):
     """One attempt that a worker has leased, or a job that it is to cancel, which needs no lease.
 
     Args:
@@ -50,6 +50,7 @@ class Leased(msgspec.Struct, kw_only=True, frozen=True):
         version: version of the lease; None for a cancellation.
         phase: poll_adapter, or integrate_ok and integrate_error if the outcome is stored already.
         lost: leases that were lost in a row, each during its poll, if these are too many to poll once more.
+        known_until_s: until when the lease is known to hold (pyengine/lease_terms.py).
     """
 
     request: Request
@@ -57,6 +58,7 @@ class Leased(msgspec.Struct, kw_only=True, frozen=True):
     version: int | None
     phase: str
     lost: int = 0
+    known_until_s: float = 0.0
 
     @classmethod
     def read(cls, document: dict[str, Any]) -> Leased:

@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -28,6 +28,7 @@ from pyengine.calls import contract
 from pyengine.calls.adapters import SHIPPED
 from pyengine.calls.contract import CannotRun, Executed, Failed, Request
 from pyengine.errors import InvalidRequest
+from pyengine.lease_terms import LeaseOver
 
 __all__ = ["ENVIRONMENT", "Adapter", "Limits", "environment", "poll"]
 
@@ -167,7 +168,12 @@ def environment(
 
 
 async def poll(
-    adapter: Adapter, request: Request, *, limits: Limits | None = None, passed: tuple[str, ...] = ()
+    adapter: Adapter,
+    request: Request,
+    *,
+    limits: Limits | None = None,
+    passed: tuple[str, ...] = (),
+    may_begin: Callable[[], bool] = lambda: True,
 ) -> Executed:
     """Run an adapter once; a cancellation ends its process group.
 
@@ -176,13 +182,17 @@ async def poll(
         request: the document for its stdin.
         limits: its limits.
         passed: names of further environment variables that it gets.
+        may_begin: asked immediately before its process begins.
 
     Raises:
         CannotRun: it cannot be run here.
+        LeaseOver: it may not begin.
     """
     command = [*adapter.command(), request.function]
     with _Files.made(request) as files:
         started_ms, began_s = time.time_ns() // 1_000_000, clock.monotonic()
+        if not may_begin():
+            raise LeaseOver
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -30,6 +30,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.registered import Registered
 from pyengine.database.statements.procedures import BYE, HEARTBEAT, Hello
 from pyengine.errors import EngineError, InvalidRequest, PayloadTooLarge
+from pyengine.lease_terms import LeaseOver, LeaseTerms
 from pyengine.worker.blocked_runs import BlockedRuns
 from pyengine.worker.lease_heartbeat import about_process, hello_when_adopted, send_hello
 from pyengine.worker.ticker import TickAnswer, Ticker
@@ -52,11 +53,12 @@ class Executor(Protocol):
     def adapters(self) -> Collection[str]:
         """The adapters that it serves now."""
 
-    async def execute(self, adapter: str, request: Request) -> Executed:
-        """Run one poll; a cancellation ends it.
+    async def execute(self, adapter: str, request: Request, may_begin: Callable[[], bool]) -> Executed:
+        """Run one poll; a cancellation ends it. It asks `may_begin` immediately before it begins.
 
         Raises:
             CannotRun: this process cannot; the attempt is left to other workers.
+            LeaseOver: it may not begin.
         """
         ...
 
@@ -106,7 +108,6 @@ class AdapterWorker(Registered):
         self._inline_inputs = inline_inputs
         self._grace_s = grace_s
         self._running: dict[asyncio.Task[None], Leased] = {}
-        self._ttl_s = 60.0
         self._schedule = PollSchedule(longest_s=_POLL_LONGEST_S)
         self._wake = asyncio.Event()
         self._renewing = asyncio.Lock()
@@ -143,7 +144,7 @@ class AdapterWorker(Registered):
             await self._side.close()
             raise
         ttl_ms = int(settings["lease_ttl_ms"])
-        self._ttl_s = ttl_ms / 1000
+        self._terms = LeaseTerms(ttl_ms / 1000)
         self.use(DatabaseAttempts(self._side, self.id, ttl_ms))
         self._ticker = Ticker(
             self._side,
@@ -225,6 +226,7 @@ class AdapterWorker(Registered):
                     async with clock.timeout_at(None if not free else self._schedule.at):
                         await self._wake.wait()
                 continue
+            known_until_s = self._terms.asked()
             try:
                 found = await self._attempts.lease(self.adapters, free)
             except EngineError as error:
@@ -237,10 +239,11 @@ class AdapterWorker(Registered):
                 # there may be more: ask as soon as a process is free
                 self._schedule.hinted(clock.monotonic())
             for leased in found:
-                self._start(leased, now_s + self._ttl_s)
+                leased.known_until_s = known_until_s
+                self._start(leased)
 
-    def _start(self, leased: Leased, until_s: float) -> None:
-        task = self._background.start(self._guarded(leased, until_s))
+    def _start(self, leased: Leased) -> None:
+        task = self._background.start(self._guarded(leased))
         self._running[task] = leased
         task.add_done_callback(self._ended)
 
@@ -256,21 +259,31 @@ class AdapterWorker(Registered):
             try:
                 # none is under way at the goodbye: the row would be locked, or come back
                 async with self._renewing:
-                    await self._renew_once()
+                    running = self._running.values()
+                    await self._renew_leases([one for one in running if one.version is not None])
+                    await self._show_presence()
             except EngineError as error:
                 trouble.failed(error)
             else:
                 trouble.succeeded()
 
-    async def _renew_once(self) -> None:
-        leased = [one for one in self._running.values() if one.version is not None]
-        renewed = await self._attempts.renew(leased) if leased else 0
-        # polls that ended meanwhile have given theirs back
-        held = {id(one) for one in self._running.values()}
-        if (lost := sum(id(one) in held for one in leased) - renewed) > 0:
-            logger.info("%d leases of adapters were not renewed", lost)
+    async def _show_presence(self) -> None:
         if None in await self._side.run(HEARTBEAT, self.id, [], [], [], self._ticker.since_tick_ms()):
             await send_hello(self._side, self._hello)
+
+    async def _renew_leases(self, leased: Sequence[Leased]) -> None:
+        """Renew leases; if some are lost, one by one, for the answer does not say which."""
+        until_s = self._terms.asked()
+        if not leased or await self._attempts.renew(leased) == len(leased):
+            self._terms.renewed(leased, until_s)
+            return
+        # polls that ended meanwhile have given theirs back
+        held = [one for one in self._running.values() if one in leased]
+        if len(leased) == 1 and held:
+            logger.info("the lease of attempt %s was not renewed", leased[0].key)
+        elif len(leased) > 1:
+            for one in held:
+                await self._renew_leases([one])
 
     async def _sweep(self) -> None:
         """End attempts that no worker serves, for ever; every worker may do it."""
@@ -286,21 +299,16 @@ class AdapterWorker(Registered):
 
     # -- polls
 
-    async def _guarded(self, leased: Leased, until_s: float) -> None:
+    async def _guarded(self, leased: Leased) -> None:
         try:
-            await self._poll(leased, until_s)
+            await self._poll(leased)
         except asyncio.CancelledError:
             raise
         except Exception:  # boundary of one poll: the others go on, and its lease runs out
             logger.exception("attempt %s: its poll by %s failed here", leased.key, leased.adapter)
 
-    async def _poll(self, leased: Leased, until_s: float) -> None:
-        """Poll the adapter of one attempt and report; or go on with an outcome that is stored.
-
-        Args:
-            leased: the attempt.
-            until_s: until when the lease holds, by the clock: no poll begins later.
-        """
+    async def _poll(self, leased: Leased) -> None:
+        """Poll the adapter of one attempt and report; or go on with an outcome that is stored."""
         if leased.version is not None and leased.phase != "poll_adapter":
             await self._sender.integrate(leased)
             return
@@ -315,10 +323,11 @@ class AdapterWorker(Registered):
                 await executor.cancel(leased.adapter, leased.request)
                 return
             request = await self._request(leased)
-            if clock.monotonic() >= until_s:
-                logger.info("attempt %s is left to other workers: its lease is over", leased.key)
-                return
-            executed = await executor.execute(leased.adapter, request)
+            executed = await executor.execute(leased.adapter, request, lambda: self._terms.may_begin(leased))
+        except LeaseOver:
+            logger.info("attempt %s is left to other workers: its lease may be over", leased.key)
+            await self._give_back(leased, "not_begun")
+            return
         except CannotRun as error:
             logger.warning("adapter %s is left to other workers: %s", leased.adapter, error.message)
             await self._give_back(leased, "not_served")

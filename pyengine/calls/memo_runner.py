@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from pyengine.database.connection import Database
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.calls import INPUTS
 from pyengine.errors import DecodeError, EngineError, InvalidRequest, Unavailable
+from pyengine.lease_terms import LeaseOver
 from pyengine.thread_pool import ThreadPool
 from pyengine.values.exceptions import error_message
 
@@ -49,14 +50,15 @@ class MemoRunner:
         self._size = threads
         self._threads: ThreadPool | None = None
 
-    async def execute(self, adapter: str, request: Request) -> Executed:
+    async def execute(self, adapter: str, request: Request, may_begin: Callable[[], bool]) -> Executed:
         """Run a function once.
 
         Raises:
             CannotRun: it is none of these.
+            LeaseOver: it may not begin.
         """
         started_ms = time.time_ns() // 1_000_000
-        return Executed(answer=await self._answer(request), started_ms=started_ms)
+        return Executed(answer=await self._answer(request, may_begin), started_ms=started_ms)
 
     async def cancel(self, adapter: str, request: Request) -> None:
         """Do nothing: a function that runs is cancelled when its lease is lost."""
@@ -67,7 +69,7 @@ class MemoRunner:
             self._threads.close()
         await self._pool.close()
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: Request, may_begin: Callable[[], bool]) -> Answer:
         memo = self._memos.get(request.function)
         if memo is None:
             served = ", ".join(sorted(self._memos))
@@ -83,7 +85,16 @@ class MemoRunner:
         except EngineError as error:
             code = "wrong_inputs" if isinstance(error, DecodeError | InvalidRequest) else "no_inputs"
             return Failed(isinstance(error, Unavailable), {"code": code, "message": error.message})
-        result, failed = await self._run(memo, args, kwargs)
+
+        def begin() -> Any:
+            # it has waited for its values, and in a thread for that one
+            if not may_begin():
+                raise LeaseOver
+            return memo.fn(*args, **kwargs)
+
+        result, failed = await self._run(memo, begin)
+        if isinstance(failed, LeaseOver):
+            raise failed
         if failed is None:
             try:
                 return Done("ok", value=memo.result.encode(result, f"the result of memo {memo.name}"))
@@ -91,14 +102,12 @@ class MemoRunner:
                 failed = error
         return Done("error", error=_error_document(failed))
 
-    async def _run(
-        self, memo: Memo[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, BaseException | None]:
+    async def _run(self, memo: Memo[..., Any], begin: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         """Return what a function returns, or what it raises: SystemExit too ends no worker."""
         if not memo.is_async:
-            return await self._run_in_thread(memo, args, kwargs)
+            return await self._run_in_thread(begin)
         try:
-            return await memo.fn(*args, **kwargs), None
+            return await begin(), None
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -109,9 +118,7 @@ class MemoRunner:
         except BaseException as error:  # boundary to user code: its error is the result
             return None, error
 
-    async def _run_in_thread(
-        self, memo: Memo[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, BaseException | None]:
+    async def _run_in_thread(self, begin: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         loop = asyncio.get_running_loop()
         if self._threads is None:
             self._threads = ThreadPool(loop, self._size)
@@ -119,7 +126,7 @@ class MemoRunner:
 
         def body() -> Any:
             # the attempt may have been given up while it waited for a thread
-            return None if ended.done() else memo.fn(*args, **kwargs)
+            return None if ended.done() else begin()
 
         def done(value: Any, error: BaseException | None) -> None:
             if not ended.done():

@@ -8,7 +8,7 @@ installation, so this process does not serve it for a while and then tries again
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyengine import clock
 from pyengine.calls import adapter_process
@@ -46,15 +46,20 @@ class ProgramExecutor:
         now_s = clock.monotonic()
         return [name for name in self._adapters if self._absent_until_s.get(name, 0.0) <= now_s]
 
-    async def execute(self, adapter: str, request: Request) -> Executed:
+    async def execute(self, adapter: str, request: Request, may_begin: Callable[[], bool]) -> Executed:
         """Run a program once; a cancellation ends its process group.
 
         Raises:
             CannotRun: it cannot be run here; then it is not served for a while.
+            LeaseOver: it may not begin.
         """
         try:
             return await adapter_process.poll(
-                self._adapters[adapter], request, limits=self._limits, passed=self._passed
+                self._adapters[adapter],
+                request,
+                limits=self._limits,
+                passed=self._passed,
+                may_begin=may_begin,
             )
         except CannotRun:
             self._absent_until_s[adapter] = clock.monotonic() + _ABSENT_S
@@ -63,7 +68,7 @@ class ProgramExecutor:
     async def cancel(self, adapter: str, request: Request) -> None:
         """Run a program so that it ends a job, if it can be run here."""
         with contextlib.suppress(CannotRun):
-            await self.execute(adapter, request)
+            await self.execute(adapter, request, lambda: True)
 
     async def close(self) -> None:
         """Do nothing: a program runs only during a poll."""

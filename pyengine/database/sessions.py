@@ -31,11 +31,22 @@ from pyengine.database.statements.sessions import (
     WORKER_SETTINGS,
 )
 
-__all__ = ["DRIVER_ERRORS", "begin", "clean_session", "fit", "is_odd", "keep_alive", "stopped", "transaction"]
+__all__ = [
+    "DRIVER_ERRORS",
+    "answers",
+    "begin",
+    "clean_session",
+    "fit",
+    "is_odd",
+    "keep_alive",
+    "stopped",
+    "transaction",
+]
 
 _CLEAN_S = 5.0
 _WATCH_S = 0.005
 _STOPS_S = 0.5
+_ANSWERS_S = 5.0
 
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -103,6 +114,20 @@ async def stopped(conn: Any) -> None:
     until_s = clock.monotonic() + _STOPS_S
     while getattr(conn, "_cancellations", None) and clock.monotonic() < until_s:
         await clock.sleep(_WATCH_S)
+
+
+async def answers(conn: Any) -> bool:
+    """Roll back a transaction whose statement was given up, and return whether the server answers at all on
+    this connection: a network may have lost it without a word.
+    """
+    try:
+        async with clock.timeout(_ANSWERS_S):
+            await conn.execute("rollback")
+    except asyncpg.PostgresError:
+        return True
+    except DRIVER_ERRORS:
+        return False
+    return True
 
 
 def keep_alive(conn: Any) -> None:

@@ -169,6 +169,9 @@ class Answer(msgspec.Struct):
         locked: ids of those rows, of reports and claims.
         idle: the worker was registered as idle by this turn.
         aside: id, SQLSTATE and message, one after the other, of runs that could not be handed out.
+
+    Not on the wire:
+        known_until_s: until when the leases of the tasks are known to hold, by the clock of their worker.
     """
 
     now: int
@@ -182,6 +185,7 @@ class Answer(msgspec.Struct):
     locked: list[str] = []
     idle: bool = False
     aside: list[str] = []
+    known_until_s: float = 0.0
 
 
 class Journal(msgspec.Struct):

@@ -55,9 +55,10 @@ class _Record(msgspec.Struct, gc=False):
 
 
 class RunClaimed(_Record):
-    """A claim or a hand-off leased a run to this worker."""
+    """A claim or a hand-off leased a run to this worker, and until then the lease is known to hold."""
 
     task: ClaimedRun
+    known_until_s: float
 
 
 class JournalFetched(_Record):

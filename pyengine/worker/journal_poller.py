@@ -22,6 +22,7 @@ from pyengine.database.faults import Fault, fault_of
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import JOURNAL
 from pyengine.errors import EngineError, Unavailable
+from pyengine.lease_terms import LeaseTerms
 from pyengine.protocol.turn import decode_journal
 from pyengine.thread_pool import ValueThreads
 from pyengine.values.sizes import LARGE_BYTES
@@ -44,6 +45,7 @@ class JournalFetcher:
     Args:
         connections: to read on.
         worker: id of the worker.
+        terms: a journal is read once the lease of its run is known to hold.
         post: takes the journals.
         background: its tasks.
         values: read large journals.
@@ -53,10 +55,12 @@ class JournalFetcher:
         self,
         connections: ConnectionPool,
         worker: str,
+        terms: LeaseTerms,
         post: Callable[[Event], None],
         background: Background,
         values: ValueThreads,
     ) -> None:
+        self._terms = terms
         self._connections = connections
         self._worker = worker
         self._post = post
@@ -78,6 +82,7 @@ class JournalFetcher:
 
     async def _fetch(self, run: LeasedRun) -> None:
         while isinstance(run.phase, Fetching):
+            await self._terms.holds(run, lambda: isinstance(run.phase, Fetching))
             try:
                 text = await self._connections.run(JOURNAL, self._worker, *run.lease)
             except EngineError as error:

@@ -22,7 +22,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import FrameType
@@ -45,6 +45,7 @@ from pyengine.database.statements.procedures import (
 )
 from pyengine.database.statements.sessions import HOLDERS_OF_TABLES
 from pyengine.errors import EngineError, NotAdopted, Unavailable
+from pyengine.lease_terms import Leased, LeaseTerms
 from pyengine.protocol.turn import Lease
 from pyengine.sources import VERSION
 from pyengine.worker.blocked_runs import WARN_AFTER_S, Holder
@@ -52,7 +53,6 @@ from pyengine.worker.blocked_runs import WARN_AFTER_S, Holder
 __all__ = [
     "ADOPTION_RETRY_S",
     "Heartbeat",
-    "LeaseTerm",
     "Vitals",
     "about_process",
     "hello_when_adopted",
@@ -73,40 +73,6 @@ _STOP_WITHIN_S = 2.0
 _STATEMENT_ENDS_S = 0.8
 
 
-class LeaseTerm:
-    """Until when the leases of a worker are known to hold, by the clock of its process. Others may have begun
-    the same later, and then the outcome is refused. Made in the worker's loop.
-
-    Args:
-        ttl_s: length of a lease.
-
-    Attributes:
-        until_s: until when, by the clock.
-    """
-
-    def __init__(self, ttl_s: float) -> None:
-        self.until_s = clock.monotonic() + ttl_s
-        self._loop = asyncio.get_running_loop()
-        self._renewed = asyncio.Event()
-
-    def renewed(self, until_s: float) -> None:
-        """The leases hold until then; called by the heartbeat's thread, after it has reported lost ones."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            # in its turn: a body of a run that is reported as lost must not begin before that is known here
-            self._loop.call_soon_threadsafe(self._extend, until_s)
-
-    def _extend(self, until_s: float) -> None:
-        self.until_s = until_s
-        self._renewed.set()
-
-    async def holds(self) -> None:
-        """Wait until the leases hold, if they do not."""
-        while clock.monotonic() >= self.until_s:
-            self._renewed.clear()
-            if clock.monotonic() >= self.until_s:
-                await self._renewed.wait()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
     """The calls between heartbeat and worker, in the heartbeat's thread.
@@ -115,13 +81,13 @@ class Vitals:
         hello: arguments of the worker's hello.
         number: what the first hello answered.
         idle: parameters of the idle registration, without its duration.
-        leases: runs that are leased and live.
+        leases: the leases to renew, each with what is held under it.
         lost: called with the lost leases.
         failed: called with the error that has ended the heartbeat.
         reinstalled: called when the schema was dropped and installed again under the worker.
         at_work: the lease of the run whose code a thread executes there, if it is known.
         stalled: called when the loop has stood still for too long, and all other leases are given back.
-        term: learns until when the leases hold.
+        terms: learn until when the leases hold.
         asked_s: since when the worker waits for the answer to a turn; None if it does not.
         ticked_s: the last time at which the worker's loop turned, by `time.monotonic`.
         since_tick_ms: milliseconds since its last successful tick of the database; None before the first.
@@ -132,13 +98,13 @@ class Vitals:
     hello: Hello
     number: int
     idle: tuple[Any, ...]
-    leases: Callable[[], list[Lease]]
+    leases: Callable[[], Mapping[Lease, Leased]]
     lost: Callable[[list[Lease]], None]
     failed: Callable[[Exception], None]
     reinstalled: Callable[[], None]
     at_work: Callable[[FrameType | None], Lease | None]
     stalled: Callable[[EngineError], None]
-    term: LeaseTerm
+    terms: LeaseTerms
     asked_s: Callable[[], float | None]
     ticked_s: Callable[[], float]
     since_tick_ms: Callable[[], int | None]
@@ -318,7 +284,7 @@ class Heartbeat:
                     await self._back(link)
             if missed or self._stalled():
                 continue
-            leases, sent_s = self._vitals.leases(), clock.monotonic()
+            leases, until_s = self._vitals.leases(), self._vitals.terms.asked()
             try:
                 lost = await link.run(
                     HEARTBEAT,
@@ -343,7 +309,9 @@ class Heartbeat:
                     link.drop()
                 if gone:
                     self._vitals.lost([one for one in leases if one.execution in gone])
-                self._vitals.term.renewed(sent_s + self._ttl_s)
+                # a later lease of one of these runs has begun after this was sent
+                kept = [held for one, held in leases.items() if one.execution not in gone]
+                self._vitals.terms.renewed(kept, until_s)
 
     async def _back(self, link: ReconnectingConnection) -> bool:
         """Come back after the connection was lost: the worker may have been forgotten meanwhile."""
@@ -438,7 +406,7 @@ class Heartbeat:
         error = EngineError(f"{who} holds the event loop of worker {self._worker} at {_place_of(frame)}")
         logger.error("%s; all other runs are given back", error.message)
         self._given_back = True
-        self._vitals.term.until_s = float("-inf")
+        self._vitals.terms.void()
         known = [] if kept is None else [kept]
         with contextlib.suppress(EngineError):
             await link.run(

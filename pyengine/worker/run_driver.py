@@ -84,6 +84,7 @@ class RunDriver:
         registry: the code.
         codec: values and errors.
         now_ms: the database's time, epoch milliseconds.
+        may_begin: whether the code of a run may be driven: its lease is known to hold.
         randomness: source of `ctx.random`.
 
     Attributes:
@@ -96,12 +97,18 @@ class RunDriver:
     """
 
     def __init__(
-        self, registry: Registry, codec: Codec, now_ms: Callable[[], int], randomness: Randomness
+        self,
+        registry: Registry,
+        codec: Codec,
+        now_ms: Callable[[], int],
+        may_begin: Callable[[LeasedRun], bool],
+        randomness: Randomness,
     ) -> None:
         self._registry = registry
         self._codec = codec
         self._randomness = randomness
         self.now_ms = now_ms
+        self._may_begin = may_begin
         self.ending_steps = EndingSteps()
         self.effects: list[Effect] = []
         self.dirty: deque[LeasedRun] = deque()
@@ -117,7 +124,13 @@ class RunDriver:
         self.settle(run, live)
 
     def drive(self, run: LeasedRun) -> Advance:
-        """Advance the coroutine of a run; whatever goes wrong halts the run."""
+        """Advance the coroutine of a run; whatever goes wrong halts the run. If its lease may be over, its
+        code stands still, and is replayed once the lease is known to hold.
+        """
+        if not self._may_begin(run):
+            if isinstance(run.phase, Live):
+                run.phase.replay_when_quiet = True
+            return Advance()
         try:
             return run.replay.advance()
         except Exception as error:  # boundary to user code and to the machine that drives it
@@ -144,6 +157,9 @@ class RunDriver:
     def settle(self, run: LeasedRun, live: Live) -> None:
         """Do what follows from the state of a live run after every change of it."""
         if run.phase is not live:
+            return
+        if live.replay_when_quiet and run.report is None:
+            self.fetch(run)
             return
         if live.exhausted:
             self._pause_if_idle(run, live)
@@ -182,8 +198,8 @@ class RunDriver:
             self.dirty.append(run)
 
     def start_all(self, run: LeasedRun, live: Live, calls: Iterable[StepCall]) -> None:
-        """Start attempts, each at its time."""
-        if run.replay.finished:
+        """Start attempts, each at its time; a replay that is due asks for them again."""
+        if run.replay.finished or live.replay_when_quiet:
             return
         for call in calls:
             if call.retry_at_ms is not None and (in_ms := call.retry_at_ms - self.now_ms()) > 0:
@@ -359,6 +375,13 @@ class RunDriver:
         run.phase = Fetching(phase.attempts, outcomes, rejected=rejected, poll=poll)
         evict(run.replay)
         self.effects.append(FetchJournal(run))
+
+    def fetch_again(self, run: LeasedRun) -> bool:
+        """Whether the journal came too late, since the lease may be over by now; then it is fetched again."""
+        if self._may_begin(run):
+            return False
+        self.effects.append(FetchJournal(run))
+        return True
 
     def replay(self, run: LeasedRun, before: Fetching, rows: list[Row]) -> None:
         """Replay a run from its whole journal."""

@@ -19,7 +19,7 @@ from pyengine.definitions.registry import Registry
 from pyengine.definitions.retry import Randomness
 from pyengine.protocol.commands import LAST, ContinueAsNew, Halt, Release, deadlines_ms
 from pyengine.protocol.journal import Row
-from pyengine.protocol.turn import ClaimedRun, RunReport
+from pyengine.protocol.turn import RunReport
 from pyengine.replay import run_log
 from pyengine.replay.advance import Advance
 from pyengine.values.codec import Codec
@@ -44,8 +44,7 @@ __all__ = ["RunManager"]
 
 _STUCK_MS = 1_000
 _ELSEWHERE_MS = 100
-_TRIES_MAX = 10
-_WARN_FROM = 3
+_TRIES_MAX, _WARN_FROM = 10, 3
 
 
 class RunManager:
@@ -55,6 +54,7 @@ class RunManager:
         registry: the code.
         codec: values and errors.
         now_ms: the database's time, epoch milliseconds.
+        may_begin: whether the code of a run may be driven: its lease is known to hold.
         randomness: source of `ctx.random`, and of the jitter of resends.
         max_warm: suspended coroutines kept, at most.
 
@@ -70,17 +70,17 @@ class RunManager:
         registry: Registry,
         codec: Codec,
         now_ms: Callable[[], int],
+        may_begin: Callable[[LeasedRun], bool],
         randomness: Randomness,
         *,
         max_warm: int,
     ) -> None:
-        self._driver = RunDriver(registry, codec, now_ms, randomness)
+        self._driver = RunDriver(registry, codec, now_ms, may_begin, randomness)
         self._max_warm = max_warm
         self._randomness = randomness
         self.leased: dict[int, LeasedRun] = {}
         self.warm: OrderedDict[int, LeasedRun] = OrderedDict()
-        self.dirty = self._driver.dirty
-        self.ending_steps = self._driver.ending_steps
+        self.dirty, self.ending_steps = self._driver.dirty, self._driver.ending_steps
         self._handlers: dict[type, Callable[[Any], None]] = {
             on.RunClaimed: self._run_claimed,
             on.JournalFetched: self._journal_fetched,
@@ -125,11 +125,12 @@ class RunManager:
                 return  # a hand-off that came late: the run was given back, and claimed since
             is_next = is_same and task.from_seq and task.version == known.version + 1
             if isinstance(known.phase, Warm) and is_next:
-                self._continue(known, known.phase, task)
+                self._continue(known, known.phase, event)
                 return
             self._drop(known)
         info = run_info(task)
         run = self.leased[task.execution] = LeasedRun(info, self._driver.new_replay(info), task.reply)
+        run.known_until_s = event.known_until_s
         run_log.run_claimed(info, is_new=task.from_seq == 0 and not task.rows)
         live = run.phase
         if isinstance(live, Live) and task.from_seq == 0:
@@ -137,15 +138,15 @@ class RunManager:
         else:
             self._driver.fetch(run)
 
-    def _continue(self, run: LeasedRun, warm: Warm, task: ClaimedRun) -> None:
+    def _continue(self, run: LeasedRun, warm: Warm, event: on.RunClaimed) -> None:
         """Go on with a coroutine that was kept warm."""
         del self.warm[run.execution]
         self.leased[run.execution] = run
-        run.version = task.version
+        run.version, run.known_until_s = event.task.version, event.known_until_s
         run_log.run_claimed(run.info, is_new=False)
         live = run.phase = Live()
         live.scheduled_retries = warm.scheduled_retries
-        self._driver.load(run, task.rows)
+        self._driver.load(run, event.task.rows)
         self._driver.advance(run, live)
         calls, live.scheduled_retries = live.scheduled_retries, {}
         self._driver.start_all(run, live, calls.values())
@@ -158,6 +159,8 @@ class RunManager:
         journal = event.journal
         if journal is None:
             self._drop(run)
+            return
+        if self._driver.fetch_again(run):
             return
         if phase.rejected and run.stale_at == journal.next:
             # the database found it stale, and it was not: whoever gets the lease next may know better
@@ -439,11 +442,10 @@ class RunManager:
         others.
         """
         live = run.phase
+        run_log.run_left(run.info, state)
         if not (isinstance(live, Live) and warm and state in ("suspended", "released")):
-            run_log.run_left(run.info, state)
             self._drop(run)
             return
-        run_log.run_left(run.info, state)
         self._driver.roll_back(run)
         self._driver.cancel_all(live.attempts)
         run.phase = Warm(live.scheduled_retries)

@@ -364,6 +364,7 @@ class LeasedRun:
 
     Attributes:
         version: version of the lease.
+        known_until_s: until when the lease is known to hold (pyengine/lease_terms.py).
         phase: what it does.
         report: its report on the way.
         report_bytes: of what that carries.
@@ -379,6 +380,7 @@ class LeasedRun:
 
     __slots__ = (
         "info",
+        "known_until_s",
         "last_step",
         "phase",
         "progress_scheduled",
@@ -403,11 +405,9 @@ class LeasedRun:
         self.phase: Phase = Live()
         self.report: RunReport | None = None
         self.report_bytes = self.resends = 0
-        self.reported_s = 0.0
-        self.queued = False
-        self.wakeable = False
-        self.stale_at = -1
-        self.last_step = -1
+        self.reported_s = self.known_until_s = 0.0
+        self.queued = self.wakeable = False
+        self.stale_at = self.last_step = -1
         self.progress_scheduled = False
         self.transaction_tries = 0
 

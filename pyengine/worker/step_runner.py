@@ -30,6 +30,7 @@ from pyengine.definitions.current_run import StepInfo, current_step
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
+from pyengine.lease_terms import LeaseOver, LeaseTerms
 from pyengine.protocol.commands import StepOutcome
 from pyengine.protocol.turn import Lease
 from pyengine.replay.advance import StepCall
@@ -40,7 +41,6 @@ from pyengine.worker.attempts import Attempt, StepProgress, policy_of, step_outc
 from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import CancelAttempt, StartAttempt
 from pyengine.worker.events import AttemptDeferred, AttemptEnded, Event, StepProgressed
-from pyengine.worker.lease_heartbeat import LeaseTerm
 from pyengine.worker.run_driver import RunDriver
 from pyengine.worker.run_state import LeasedRun
 
@@ -61,10 +61,10 @@ def too_long(call: StepCall) -> StepTimeout:
     )
 
 
-def renewable(runs: Iterable[LeasedRun]) -> list[Lease]:
+def renewable(runs: Iterable[LeasedRun]) -> dict[Lease, LeasedRun]:
     """Return the leases to renew: not those of runs whose steps do not end at their timeout."""
     late_s = clock.monotonic() - 2 * UNWIND_S
-    leases = []
+    leases = {}
     for run in runs:
         overdue = any(
             attempt.started_s and attempt.started_s + attempt.call.step.timeout_ms / 1000 < late_s
@@ -72,7 +72,7 @@ def renewable(runs: Iterable[LeasedRun]) -> list[Lease]:
             if attempt.call.step.timeout_ms is not None and not attempt.returned
         )
         if not overdue:
-            leases.append(run.lease)
+            leases[run.lease] = run
     return leases
 
 
@@ -97,10 +97,6 @@ def lease_in(
     steps = [step for one in contexts if (step := one.get(current_step)) is not None]
     found = leased.get(steps[0].execution) if steps else None
     return None if found is None else found.lease
-
-
-class _PutOff(BaseException):
-    """A body did not begin, because the lease of its run may be over."""
 
 
 class _Written:
@@ -138,7 +134,7 @@ class StepRunner:
         failed: called with an error of our own.
         in_sql: executes an attempt of a step in SQL, which records itself, and returns the event.
         slots: reduced when no thread is left.
-        term: no body begins after it.
+        terms: every body asks them before it begins.
         values: write large results of async bodies.
     """
 
@@ -154,7 +150,7 @@ class StepRunner:
         failed: Callable[[BaseException], None],
         in_sql: Callable[[LeasedRun, Attempt], Awaitable[Event | None]],
         slots: Capacity,
-        term: LeaseTerm,
+        terms: LeaseTerms,
         values: ValueThreads,
     ) -> None:
         self._loop = loop
@@ -167,7 +163,7 @@ class StepRunner:
         self._progress = StepProgress(loop, codec, lambda *given: post(StepProgressed(*given)))
         self._in_sql = in_sql
         self._slots = slots
-        self._term = term
+        self._terms = terms
         self._values = values
         self._put_off = Background(failed)
         self._active = 0
@@ -182,7 +178,8 @@ class StepRunner:
         """Execute an attempt, at once or as soon as there is room."""
         attempt = effect.attempt
         if not attempt.call.step.is_async:
-            job = self._pool.submit(partial(self._thread_body, attempt), partial(self._thread_done, attempt))
+            body = partial(self._thread_body, effect.run, attempt)
+            job = self._pool.submit(body, partial(self._thread_done, attempt))
             self._jobs[attempt] = effect.run, job
             self._defer_if_exhausted()
         elif self._active < self._concurrency:
@@ -197,6 +194,8 @@ class StepRunner:
         attempt.token.cancelled = True
         if attempt.timer is not None:
             attempt.timer.cancel()
+        if not attempt.started_s:
+            self._terms.wake()
         task = attempt.task
         # a task that has not begun finds out by itself
         if task is not None and attempt.started_s and not task.done():
@@ -237,8 +236,6 @@ class StepRunner:
         """Execute an attempt of an async step, for which there is room."""
         self._active += 1
         attempt = effect.attempt
-        if attempt.call.step.timeout_ms is not None:
-            self._set_timer(attempt)
         body = self._execute(effect.run, attempt)
         if _EAGER:
             attempt.task = asyncio.Task(body, loop=self._loop, eager_start=True)  # type: ignore[call-arg]
@@ -251,15 +248,15 @@ class StepRunner:
             self._leave()
             return
         in_sql = isinstance(call.step, SqlStep)
-        now_s = clock.monotonic()
-        if now_s >= self._term.until_s and not in_sql:
-            await self._term.holds()
-            now_s = clock.monotonic()
+        if not (in_sql or self._terms.may_begin(run)):
+            await self._terms.holds(run, lambda: attempt.wanted)
             if attempt.token.cancelled:
                 self._leave()
                 return
+        if call.step.timeout_ms is not None:
+            self._set_timer(attempt)
         # a step in SQL begins when it has a connection, and the database looks at its lease
-        attempt.started_s = 0.0 if in_sql else now_s
+        attempt.started_s = 0.0 if in_sql else clock.monotonic()
         self._enter(attempt)
         value: Any = None
         failed: BaseException | None = None
@@ -315,14 +312,13 @@ class StepRunner:
         finally:
             self._filling = False
 
-    def _thread_body(self, attempt: Attempt) -> Any:
+    def _thread_body(self, run: LeasedRun, attempt: Attempt) -> Any:
         call = attempt.call
         if not attempt.wanted:
             return None
-        attempt.started_s = now_s = clock.monotonic()
-        if now_s >= self._term.until_s:
-            attempt.started_s = 0.0
-            raise _PutOff
+        if not self._terms.may_begin(run):
+            raise LeaseOver
+        attempt.started_s = clock.monotonic()
         if call.step.timeout_ms is not None:
             self._loop.call_soon_threadsafe(self._set_timer, attempt)
         self._enter(attempt)
@@ -334,7 +330,7 @@ class StepRunner:
     def _thread_done(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
         run, _ = self._jobs.pop(attempt)
         self._unwound(attempt)
-        if isinstance(error, _PutOff):
+        if isinstance(error, LeaseOver):
             self._put_off.start(self._start_again(StartAttempt(run, attempt)))
             return
         try:
@@ -347,8 +343,9 @@ class StepRunner:
 
     async def _start_again(self, effect: StartAttempt) -> None:
         """Execute an attempt in a thread once the lease of its run holds."""
-        await self._term.holds()
-        if effect.attempt.wanted:
+        attempt = effect.attempt
+        await self._terms.holds(effect.run, lambda: attempt.wanted)
+        if attempt.wanted:
             self.start(effect)
 
     def _leave_behind(self, attempt: Attempt) -> None:

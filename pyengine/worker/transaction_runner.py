@@ -25,7 +25,7 @@ from pyengine.background import Background
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s, mapped
 from pyengine.database.faults import TOO_LARGE
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.sessions import begin, stopped
+from pyengine.database.sessions import answers, begin, stopped
 from pyengine.database.statements.procedures import COMMIT, TRANSACTION_LIMITS
 from pyengine.errors import (
     EncodeError,
@@ -243,9 +243,10 @@ class TransactionRunner:
                 else:
                     outcome = await self._statement_or_end(conn, run, session, effect)
         except TimeoutError:
+            slow = await answers(conn)
             conn.terminate()
-            if ask.kind == "commit":
-                raise Again(_overdue(log).message) from None
+            if ask.kind == "commit" or not slow:
+                raise Again(_overdue(log).message if slow else "the server does not answer") from None
             session.overdue = True
             outcome = self._refused(_overdue(log))
         if ask.kind == "begin" and outcome[0] != "value":

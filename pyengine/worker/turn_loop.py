@@ -27,6 +27,7 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import RELEASE_UNKNOWN
 from pyengine.definitions.sql_steps import SERVICE
 from pyengine.errors import EngineError
+from pyengine.lease_terms import LeaseTerms
 from pyengine.protocol.commands import Cancelled, Complete, Fail, Refuse
 from pyengine.protocol.journal import Row
 from pyengine.protocol.turn import NEVER_MS, Answer, RunReport, decode_handoff
@@ -71,6 +72,7 @@ class Parts:
         handoff: registers the worker as idle.
         slots: runs worked on at a time.
         blocked: takes what is left out because somebody has it locked.
+        terms: say until when the lease of a hand-off is known to hold.
         poll: when to poll for runs to claim.
         wake: set when there is something to do.
     """
@@ -85,6 +87,7 @@ class Parts:
     handoff: Handoff
     slots: Capacity
     blocked: BlockedRuns
+    terms: LeaseTerms
     poll: PollSchedule
     wake: asyncio.Event
 
@@ -381,6 +384,7 @@ class TurnLoop:
 
     def handed_off(self, answer: Answer) -> None:
         """Take a run that was handed off, once there is room for it."""
+        answer.known_until_s = self._parts.terms.handed()
         self._handed.append(answer)
         self._accept_handed()
 
@@ -455,7 +459,7 @@ def _events(answer: Answer, sent: dict[int, RunReport]) -> Iterator[Event]:
             yield ReportAnswered(sent[execution], verdict, state, next_seq or 0, before, after, answer.now)
     answer.tasks.reverse()
     while answer.tasks:
-        yield RunClaimed(answer.tasks.pop())
+        yield RunClaimed(answer.tasks.pop(), answer.known_until_s)
 
 
 def _is_awaited(reports: Sequence[RunReport]) -> bool:

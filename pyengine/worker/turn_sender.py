@@ -95,6 +95,7 @@ class TurnSender:
     Args:
         database: the database.
         identity: the worker, and what it can run.
+        known_until_s: until when a lease is known to hold that is asked for now.
         post: takes `ReportRejected`.
         values: write large reports and read large answers.
 
@@ -104,8 +105,14 @@ class TurnSender:
     """
 
     def __init__(
-        self, database: Database, identity: Identity, post: Callable[[Event], None], values: ValueThreads
+        self,
+        database: Database,
+        identity: Identity,
+        known_until_s: Callable[[], float],
+        post: Callable[[Event], None],
+        values: ValueThreads,
     ) -> None:
+        self._known_until_s = known_until_s
         self._link = ReconnectingConnection(database, "turn")
         self._database, self._identity = database, identity
         self._serves = identity.serves
@@ -120,7 +127,7 @@ class TurnSender:
 
     def another(self) -> TurnSender:
         """Return another one for the same worker, with a connection of its own."""
-        return TurnSender(self._database, self._identity, self._post, self._values)
+        return TurnSender(self._database, self._identity, self._known_until_s, self._post, self._values)
 
     async def open(self) -> None:
         """Connect.
@@ -279,20 +286,23 @@ class TurnSender:
     async def _ask(self, procedure: Procedure, *given: Any) -> Answer:
         """Run a turn or a claim, and note for how long there is no answer."""
         self.asked_s = self.asked_s or clock.monotonic()
+        known_until_s = self._known_until_s()
         try:
-            answer: Any = await self._link.run(procedure, *given)
+            found: Any = await self._link.run(procedure, *given)
         except Unavailable:
             raise  # no answer: it is asked still
         except EngineError:
             self.asked_s = None
             raise
         self.asked_s = None
-        return await self._read(answer)
+        answer = await self._read(found)
+        answer.known_until_s = known_until_s
+        return answer
 
-    async def _read(self, answer: str) -> Answer:
-        if len(answer) < LARGE_BYTES:
-            return decode_answer(answer)
-        return await self._values.call(partial(decode_answer, answer))
+    async def _read(self, text: str) -> Answer:
+        if len(text) < LARGE_BYTES:
+            return decode_answer(text)
+        return await self._values.call(partial(decode_answer, text))
 
     async def _in_parts(
         self, reports: list[RunReport], want: int, error: EngineError, failures: int, hints: bool

@@ -34,6 +34,7 @@ from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry
 from pyengine.errors import EngineError, InvalidRequest
+from pyengine.lease_terms import LeaseTerms
 from pyengine.loop.event_loop import loop_version
 from pyengine.protocol.turn import Lease
 from pyengine.thread_pool import ValueThreads
@@ -55,7 +56,6 @@ from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
 from pyengine.worker.lease_heartbeat import (
     BLOCKED_AFTER_S,
     Heartbeat,
-    LeaseTerm,
     Vitals,
     about_process,
     hello_when_adopted,
@@ -214,13 +214,12 @@ class Worker(Registered):
 
     def _assemble(self, identity: Identity, settings: dict[str, int], database_clock: DatabaseClock) -> None:
         """Make the parts, each of which knows only those before it."""
-        wake = asyncio.Event()
-        self._term = LeaseTerm(identity.ttl_ms / 1000)
+        wake, terms = asyncio.Event(), LeaseTerms(identity.ttl_ms / 1000)
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
         codec = Codec(self._registry.errors, worker=self.id, **limits)
         randomness = random.SystemRandom()
-        max_warm = settings["max_warm"]
-        runs = self._make_runs(self._registry, codec, database_clock.now_ms, randomness, max_warm=max_warm)
+        asked = database_clock.now_ms, terms.may_begin, randomness
+        runs = self._make_runs(self._registry, codec, *asked, max_warm=settings["max_warm"])
         dispatcher = Dispatcher(runs, wake.set)
         # once, not in the context of each step
         dispatcher.share(current_dependencies, self._dependencies)
@@ -241,19 +240,19 @@ class Worker(Registered):
             failed=self.fail,
             in_sql=SqlStepRunner(self._work, self.id, slots).run,
             slots=slots,
-            term=self._term,
+            terms=terms,
             values=self._values,
         )
         self._transactions = TransactionRunner(
             self._work, self.id, codec, slots, post, background=self._background
         )
-        self._fetcher = JournalFetcher(self._side, self.id, post, self._background, self._values)
+        self._fetcher = JournalFetcher(self._side, self.id, terms, post, self._background, self._values)
         self._poller = JournalPoller(leased, post)
         longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S
         self.parts = Parts(
             runs=runs,
             dispatcher=dispatcher,
-            turns=TurnSender(self.database, identity, post, self._values),
+            turns=TurnSender(self.database, identity, terms.asked, post, self._values),
             side=self._side,
             listener=self._listener,
             clock=database_clock,
@@ -261,6 +260,7 @@ class Worker(Registered):
             handoff=Handoff(self._side, self._listener, identity, self._background),
             slots=slots,
             blocked=blocked,
+            terms=terms,
             poll=PollSchedule(longest_s=longest_s),
             wake=wake,
         )
@@ -295,7 +295,7 @@ class Worker(Registered):
                 failed=self._heartbeat_failed,
                 at_work=lambda frame: lease_in(frame, self._loop, self.parts.runs.leased),
                 stalled=self._loop_stalled,
-                term=self._term,
+                terms=self.parts.terms,
                 asked_s=lambda: self.parts.turns.asked_s,
                 reinstalled=self._declarations.reinstalled,
                 ticked_s=lambda: self._ticked_s,
@@ -440,6 +440,7 @@ class Worker(Registered):
 
     def _tick_loop(self) -> None:
         before_s, self._ticked_s = self._ticked_s, clock.monotonic()
+        self.parts.terms.turned()
         self._tick_handle = clock.call_later(_LOOP_TICK_S, self._tick_loop)
         if self._ticked_s - before_s > BLOCKED_AFTER_S:
             self.parts.handoff.forgotten()

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pyengine.calls.adapter_worker import AdapterWorker
+from pyengine.lease_terms import LeaseTerms
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -29,11 +30,12 @@ def test_a_poll_that_ends_meanwhile_is_no_lost_lease(ends: bool, caplog: pytest.
     async def main() -> None:
         worker.use(cast("Any", Played()))
         worker._side = cast("Any", Played())
+        worker._terms = LeaseTerms(1)
         worker._ticker = cast("Any", SimpleNamespace(since_tick_ms=lambda: 0))
         poll = asyncio.create_task(asyncio.sleep(0))
-        worker._running[poll] = cast("Any", SimpleNamespace(version=1))
+        worker._running[poll] = cast("Any", SimpleNamespace(version=1, key="this"))
         with pytest.raises(asyncio.CancelledError):
             await worker._renew(0)
 
     asyncio.run(main())
-    assert ("1 leases of adapters were not renewed" in caplog.text) is not ends
+    assert ("the lease of attempt this was not renewed" in caplog.text) is not ends

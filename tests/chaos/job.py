@@ -12,18 +12,24 @@ import time
 from typing import Any
 
 from pyengine import App, JoinSet, Retry, RunCancelled, RunFailed, Signal, ctx
-from tests.chaos.leases import BEGUN
+from tests.chaos.leases import BEGUN, Notes
 from tests.chaos.plans import Node
 
 app = App()
 DELAY_S = 0.02
-NOTES = os.open(path, os.O_APPEND | os.O_WRONLY | os.O_CREAT) if (path := os.environ.get(BEGUN)) else None
+NOTES = Notes(path) if (path := os.environ.get(BEGUN)) else None
 
 
 def begun() -> None:
-    """Note that a body has begun: in one write, which a kill does not tear."""
+    """Note that the body of a step has begun."""
     if NOTES is not None:
-        os.write(NOTES, f"{time.time()} {os.getpid()} {ctx.step.run_id} {ctx.step.name}\n".encode())
+        NOTES.begun(ctx.step.run_id, ctx.step.name)
+
+
+def played(workflow: str) -> None:
+    """Note that the body of a workflow has begun, the first time or again."""
+    if NOTES is not None:
+        NOTES.begun(ctx.run_id, workflow)
 
 
 @app.step
@@ -99,12 +105,14 @@ async def tidy_up(number: int) -> int:
 @app.workflow
 async def play(program: Node) -> int:
     """Play a program."""
+    played("play")
     return await perform(program)
 
 
 @app.workflow
 async def stumble(number: int) -> int:
     """A child that fails after a step."""
+    played("stumble")
     await double(number)
     raise ValueError(str(number))
 
@@ -112,6 +120,7 @@ async def stumble(number: int) -> int:
 @app.workflow
 async def doomed(number: int) -> int:
     """A child that waits for nothing until it is cancelled, and cleans up."""
+    played("doomed")
     try:
         await double(number)
         await ctx.promise(int, name="never")

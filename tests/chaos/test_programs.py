@@ -16,7 +16,7 @@ from pyengine.database.connection import Database
 from pyengine.replay_check import Report, replay_check
 from tests.chaos.folds import cleaned, fold, lively
 from tests.chaos.job import app
-from tests.chaos.leases import INSTALL, begun_late
+from tests.chaos.leases import INSTALL, bodies
 from tests.chaos.plans import Maker, Node, clean_ups, value
 from tests.chaos.world import MOVABLE_CLOCK, World
 
@@ -99,9 +99,9 @@ def test_random_workflows_under_faults(
 ) -> None:
     """Results and folds under kills, freezes, pauses, idle transactions of users, moves of the clock, lost
     connections, delays and reorderings equal those of a calm run; every journal replays clean; what
-    transactions wrote is there once."""
+    transactions wrote is there once; no body begins after its lease."""
     done: Counter[str] = Counter()
-    runs = alive = written = bodies = too_late = 0
+    runs = alive = written = began = stopped = 0
     begin = time.monotonic()
     for first in range(0, size, ROUND):
         dsn = another_database()
@@ -119,8 +119,9 @@ def test_random_workflows_under_faults(
             assert conn.execute(MISWRITTEN).fetchall() == []
             (marks,) = conn.execute("select count(*) from mark").fetchone() or (0,)
             written += marks
-            count, late = begun_late(conn, begun, TTL_MS / 1000)
-            bodies, too_late = bodies + count, too_late + len(late)
+            found = bodies(conn, begun, TTL_MS / 1000)
+            assert found.late == [], f"seed {seed + first}"
+            began, stopped = began + found.number, stopped + found.stopped
     assert alive >= 0.3 * size
     assert done["killed"] + done["frozen"] + done["paused"] >= size / 10, done
     assert size < ROUND or done["held"] >= size / 40, done
@@ -129,5 +130,6 @@ def test_random_workflows_under_faults(
         f"{size} programs, seed {seed}, in {time.monotonic() - begin:.0f} s: results and folds under "
         f"faults equal those without; {alive} had a foreign completion while two or more branches were "
         f"open; the journals of all {runs} runs replay clean; the {written} rows of their transactions are "
-        f"there once; {too_late} of {bodies} bodies began after their lease; the world did {dict(done)}",
+        f"there once; none of {began} bodies began after its lease, {stopped} were stopped as they began; "
+        f"the world did {dict(done)}",
     )

@@ -18,7 +18,7 @@ from tests.support.tree import Module, modules
 # places of one rank do not import each other, except those of CHAINS: there a later one may import an earlier
 RANKS: tuple[tuple[str, ...], ...] = (
     ("errors", "sources", "passwords", "servers", "backoff", "clock", "background", "own_threads"),
-    ("thread_pool", "process", "protocol", "values"),
+    ("thread_pool", "lease_terms", "process", "protocol", "values"),
     ("definitions",),
     ("loop",),
     ("replay",),

@@ -114,6 +114,10 @@ class FastClock(Clock):
         now_s = self._now_s
         return time.monotonic() + self._offset_s if now_s is None else now_s
 
+    def elapsed(self) -> float:
+        """Return the same: nothing is suspended."""
+        return self.monotonic()
+
     async def sleep(self, seconds: float) -> None:
         """Wait in a task."""
         over = asyncio.get_running_loop().create_future()

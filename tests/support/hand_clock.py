@@ -26,6 +26,10 @@ class HandClock(Clock):
         """Return the time."""
         return self.now_s
 
+    def elapsed(self) -> float:
+        """Return the same: nothing is suspended."""
+        return self.monotonic()
+
     def pause(self, seconds: float) -> None:
         """Note the pause."""
         self.paused.append(seconds)

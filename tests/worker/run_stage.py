@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 from pyengine import App, Retry, ctx
@@ -121,15 +122,16 @@ class Stage:
     """A manager, what it asked for, and a database that answers.
 
     Attributes:
+        holds: whether leases are known to hold.
         effects: of the last event.
     """
 
     def __init__(self, *, max_warm: int = 10) -> None:
         self.database = MemoryDatabase(NOW_MS)
         self.now_ms = NOW_MS
-        self.runs = RunManager(
-            app.registry, Codec(), lambda: self.now_ms, random.Random(1), max_warm=max_warm
-        )
+        self.holds = True
+        asked = (lambda: self.now_ms), (lambda run: self.holds), random.Random(1)
+        self.runs = RunManager(app.registry, Codec(), *asked, max_warm=max_warm)
         self.effects: list[Effect] = []
         self.seen: list[LeasedRun] = []
 
@@ -144,7 +146,7 @@ class Stage:
     def claim(self, workflow: str, **how: Any) -> LeasedRun:
         """Start and claim a run."""
         stored = self.database.start(workflow)
-        self.post(on.RunClaimed(self.database.claim(stored, warm=False, **how)))
+        self.post(on.RunClaimed(self.database.claim(stored, warm=False, **how), inf))
         return self.runs.leased[stored.execution]
 
     def stored(self, run: LeasedRun) -> Stored:
@@ -371,13 +373,13 @@ def gone(stage: Stage) -> LeasedRun:
 
 def claimed_again(stage: Stage, run: LeasedRun) -> list[Effect]:
     """Its lease was lost and it is claimed again."""
-    return stage.post(on.RunClaimed(stage.database.claim(stage.stored(run), warm=False)))
+    return stage.post(on.RunClaimed(stage.database.claim(stage.stored(run), warm=False), inf))
 
 
 def claimed_warm(stage: Stage, run: LeasedRun) -> list[Effect]:
     """It is claimed with what its warm coroutine lacks."""
     stage.database.settle(stage.stored(run))
-    return stage.post(on.RunClaimed(stage.database.claim(stage.stored(run), warm=True)))
+    return stage.post(on.RunClaimed(stage.database.claim(stage.stored(run), warm=True), inf))
 
 
 def claimed_late(stage: Stage, run: LeasedRun) -> list[Effect]:
@@ -387,7 +389,7 @@ def claimed_late(stage: Stage, run: LeasedRun) -> list[Effect]:
     task = stage.database.claim(stored, warm=False)
     stored.version, stored.state = version, state
     task.version = version
-    return stage.post(on.RunClaimed(task))
+    return stage.post(on.RunClaimed(task, inf))
 
 
 def journal_comes(stage: Stage, run: LeasedRun) -> list[Effect]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from pyengine.lease_terms import LeaseTerms
 from pyengine.thread_pool import ValueThreads
 from pyengine.values.codec import Codec
 from pyengine.worker import step_runner
@@ -19,7 +20,6 @@ from pyengine.worker.attempts import Attempt
 from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import StartAttempt
 from pyengine.worker.events import Event
-from pyengine.worker.lease_heartbeat import LeaseTerm
 from pyengine.worker.step_runner import StepRunner
 from tests.worker.run_stage import Stage, closed
 
@@ -56,7 +56,7 @@ def test_steps_that_end_at_once_do_not_nest(monkeypatch: pytest.MonkeyPatch) -> 
             failed=failures.append,
             in_sql=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type,return-value]
             slots=Capacity(1, {}, list),
-            term=LeaseTerm(60),
+            terms=LeaseTerms(60),
             values=ValueThreads(loop),
         )
         free, call = asyncio.Event(), effect.attempt.call

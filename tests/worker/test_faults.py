@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from pyengine.background import Background
 from pyengine.database.connection import Database, ReconnectingConnection, mapped
 from pyengine.database.faults import FAULTS, Fault, fault_of
 from pyengine.errors import EngineError
+from pyengine.lease_terms import LeaseTerms
 from pyengine.protocol.commands import Halt
 from pyengine.protocol.turn import RunReport
 from pyengine.thread_pool import ValueThreads
@@ -136,7 +138,8 @@ def _send(
             assert isinstance(event, ReportRejected)
             rejected.append(event.report.execution)
 
-        turns = TurnSender(Database("postgresql://127.0.0.1:1/none"), IDENTITY, post, cast("Any", None))
+        nowhere = Database("postgresql://127.0.0.1:1/none")
+        turns = TurnSender(nowhere, IDENTITY, lambda: inf, post, cast("Any", None))
         answers = await turns.send([RunReport(n, f"r{n}", 1, 0) for n in range(8)], 0)
         return [execution for answer in answers for execution in answer.busy]
 
@@ -247,7 +250,10 @@ def test_a_journal_that_cannot_be_read_is_left(
     async def main() -> None:
         background = Background(events.append)
         values = ValueThreads(asyncio.get_running_loop())
-        JournalFetcher(cast("Any", Side()), "W", events.append, background, values).fetch(FetchJournal(run))
+        terms = LeaseTerms(60)
+        run.known_until_s = terms.asked()
+        fetcher = JournalFetcher(cast("Any", Side()), "W", terms, events.append, background, values)
+        fetcher.fetch(FetchJournal(run))
         await background.ended()
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_more_reports_than_a_turn_holds_leave_at_the_stop() -> None:
     stage, database = Stage(), _Database()
     for _ in range(1001):
         claimed = stage.database.claim(stage.database.start("steps"), warm=False)
-        stage.runs.apply(on.RunClaimed(claimed))
+        stage.runs.apply(on.RunClaimed(claimed, inf))
         attempt = stage.runs.leased[claimed.execution].phase.attempts[0]
         stage.runs.apply(on.AttemptEnded(attempt, step_outcome(attempt.call, value="1")))
 

@@ -7,6 +7,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -241,7 +242,8 @@ def turns_of(
 ) -> TurnSender:
     """Turns without a database; `once` stands for one of them."""
     who = Identity(worker="w", queues=[], names=[], codes=[], digests=[], ttl_ms=1)
-    turns = TurnSender(Database("postgresql://127.0.0.1:1/shop"), who, post, cast("Any", None))
+    nowhere = Database("postgresql://127.0.0.1:1/shop")
+    turns = TurnSender(nowhere, who, lambda: inf, post, cast("Any", None))
 
     async def connected(link: ReconnectingConnection, *, purpose: str) -> None:
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from math import inf
 from typing import Any, cast
 
 import asyncpg
@@ -115,9 +116,8 @@ def _sender(monkeypatch: pytest.MonkeyPatch, server: Server) -> TurnSender:
         """The server is there."""
 
     monkeypatch.setattr(ReconnectingConnection, "connected_eventually", connected)
-    return TurnSender(
-        Database("postgresql://127.0.0.1:1/none"), IDENTITY, lambda event: None, cast("Any", None)
-    )
+    nowhere = Database("postgresql://127.0.0.1:1/none")
+    return TurnSender(nowhere, IDENTITY, lambda: inf, lambda event: None, cast("Any", None))
 
 
 @pytest.mark.parametrize("name", CLAIMS)

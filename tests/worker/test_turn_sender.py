@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from math import inf
 from typing import Any, cast
 
 import asyncpg
@@ -50,9 +51,8 @@ def test_a_report_that_waits_for_a_lock_is_sent_alone(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ReconnectingConnection, "run", lambda *given: server.run(*given))
 
     async def main() -> None:
-        turns = TurnSender(
-            Database("postgresql://127.0.0.1:1/none"), IDENTITY, lambda event: None, cast("Any", None)
-        )
+        nowhere = Database("postgresql://127.0.0.1:1/none")
+        turns = TurnSender(nowhere, IDENTITY, lambda: inf, lambda event: None, cast("Any", None))
 
         async def sent(want: int) -> tuple[list[int], list[tuple[list[int], int]]]:
             """Send the reports: which of them did not arrive, and the turns that it took."""
