@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _HELLO_ENDS_S = 0.3
 _START_GIVEN_UP_S = 0.5
-_LAST_S = 2.5
+_LAST_S = 2.0
 
 
 class Registered(Process):
