@@ -57,6 +57,7 @@ class JournalFetcher:
         worker: str,
         terms: LeaseTerms,
         post: Callable[[Event], None],
+        *,
         background: Background,
         values: ValueThreads,
     ) -> None:

@@ -252,7 +252,8 @@ def test_a_journal_that_cannot_be_read_is_left(
         values = ValueThreads(asyncio.get_running_loop())
         terms = LeaseTerms(60)
         run.known_until_s = terms.asked()
-        fetcher = JournalFetcher(cast("Any", Side()), "W", terms, events.append, background, values)
+        side = cast("Any", Side())
+        fetcher = JournalFetcher(side, "W", terms, events.append, background=background, values=values)
         fetcher.fetch(FetchJournal(run))
         await background.ended()
 
