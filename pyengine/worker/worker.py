@@ -243,12 +243,9 @@ class Worker(Registered):
             terms=terms,
             values=self._values,
         )
-        self._transactions = TransactionRunner(
-            self._work, self.id, codec, slots, post, background=self._background
-        )
-        self._fetcher = JournalFetcher(
-            self._side, self.id, terms, post, background=self._background, values=self._values
-        )
+        tasks, values = self._background, self._values
+        self._transactions = TransactionRunner(self._work, self.id, codec, slots, post, background=tasks)
+        self._fetcher = JournalFetcher(self._side, self.id, terms, post, background=tasks, values=values)
         self._poller = JournalPoller(leased, post)
         longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S
         self.parts = Parts(
