@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.chaos.leases import begun_late
+from tests.chaos.leases import bodies
 from tests.chaos.test_programs import prepare
 from tests.chaos.world import CLOCK_MS, World
 from tests.crash.processes import launch, until
@@ -140,11 +140,14 @@ def test_a_body_that_begins_after_its_lease_is_found(
     dsn = another_database()
     prepare(dsn)
     begun = tmp_path / "begun"
-    begun.write_text("10.5 7 r a\n11.5 7 r b\n12.9 7 r c\n10.5 8 r d\n9.9 7 r e\n")
+    # allowed, begun, process, run, name: nobody allowed f, and g was stopped between the two
+    notes = ("10.5 10.5 7 r a", "11.5 11.5 7 r b", "12.9 12.9 7 r c", "10.5 10.5 8 r d", "9.9 9.9 7 r e")
+    begun.write_text("\n".join([*notes, "inf 10.6 7 r f", "10.6 11.1 7 r g"]) + "\n")
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("insert into leased values ('r', 'host-7-ab', 10), ('r', 'host-7-ab', 11.2)")
-        count, late = begun_late(conn, begun, 1.0)
-    assert (count, [one.split()[0] for one in late]) == (5, ["c", "d", "e"])
+        found = bodies(conn, begun, 1.0)
+    assert (found.number, found.stopped) == (7, 1)
+    assert [one.split()[0] for one in found.late] == ["c", "d", "e", "f"]
 
 
 def test_leases_are_noted_as_they_are_renewed(another_database: Callable[[], str]) -> None:
