@@ -129,7 +129,7 @@ def test_what_was_given_up_does_not_begin(app: App, monkeypatch: pytest.MonkeyPa
 
     async def main() -> None:
         runner = _runner(monkeypatch, waits, [[{"i64": 1}], [{"i64": 2}], [{"i64": 3}]])
-        attempts = [asyncio.create_task(runner.execute("", _request(waits))) for _ in range(3)]
+        attempts = [asyncio.create_task(runner.execute("", _request(waits), lambda: True)) for _ in range(3)]
         while not called:
             await asyncio.sleep(0.01)
         attempts[1].cancel()
@@ -143,7 +143,7 @@ def test_what_was_given_up_does_not_begin(app: App, monkeypatch: pytest.MonkeyPa
 
 async def _executed(monkeypatch: pytest.MonkeyPatch, memo: Memo[..., Any]) -> Any:
     runner = _runner(monkeypatch, memo, [[]])
-    executed = await runner.execute("", _request(memo))
+    executed = await runner.execute("", _request(memo), lambda: True)
     await runner.close()
     return executed.answer
 

@@ -147,7 +147,7 @@ class Bringing:
         self._objects = json.loads(manifest(datums))["objects"]
         self._last = datums[-1].id.hex()
 
-    async def execute(self, adapter: str, request: Any) -> Executed:
+    async def execute(self, adapter: str, request: Any, may_begin: object) -> Executed:
         """Bring them."""
         return Executed(answer=Done(outcome="ok", objects=self._objects, result=self._last))
 

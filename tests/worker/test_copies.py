@@ -78,7 +78,7 @@ class Polls:
     def __init__(self) -> None:
         self.count = 0
 
-    async def execute(self, adapter: str, request: object) -> Executed:
+    async def execute(self, adapter: str, request: object, may_begin: object) -> Executed:
         """Count the poll, which fails."""
         self.count += 1
         return Executed(answer=Failed(False, {"code": "counted", "message": "counted"}))

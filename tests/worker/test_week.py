@@ -279,7 +279,7 @@ class Played:
         self.begun, self.free = asyncio.Event(), asyncio.Event()
         self.free.set()
 
-    async def execute(self, adapter: str, request: Any) -> Executed:
+    async def execute(self, adapter: str, request: Any, may_begin: object) -> Executed:
         """End the attempt."""
         self.begun.set()
         await self.free.wait()
