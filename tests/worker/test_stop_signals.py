@@ -288,7 +288,8 @@ def test_a_child_keeps_no_session_of_its_parent(
         if not child:
             time.sleep(600)
             os._exit(0)
-        Path("child").write_text(str(child))
+        Path("number").write_text(str(child))
+        os.rename("number", "child")
         await asyncio.sleep(600)"""
     conn.execute("select durable.start('go', '[]', any_workflow => true)")
     process = serve(held(body))
