@@ -18,7 +18,7 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import asyncpg
@@ -348,7 +348,7 @@ class ReconnectingConnection:
         self._role = role
         self._prepare = prepare
         self._conn: Any = None
-        self._odd = False
+        self._odd = self._ending = False
         self._lock = asyncio.Lock()
         self._connecting = asyncio.Lock()
 
@@ -414,6 +414,8 @@ class ReconnectingConnection:
             EngineError: as `run`.
         """
         async with self._lock:
+            if self._ending:
+                raise Unavailable(f"the connection for {self._role} ends")
             conn = self._conn if self.alive else await self.connected()
             try:
                 # an unnamed statement commits with its last message, behind a pooler too, so no COMMIT has
@@ -439,11 +441,11 @@ class ReconnectingConnection:
                 self.drop()
                 raise
 
-    @contextlib.asynccontextmanager
-    async def idle(self) -> AsyncIterator[None]:
-        """Let the statement that runs come to its end, and no other begin in the block."""
+    async def finish(self) -> None:
+        """Let the statement that runs come to its end; those that wait, and later ones, are refused."""
+        self._ending = True
         async with self._lock:
-            yield
+            pass
 
     async def clean(self) -> None:
         """Reset what statements of users have set in the session; a pooler's session is not ours."""

@@ -261,9 +261,8 @@ class Heartbeat:
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         # a hello that is cut off may register the worker behind its goodbye
         with contextlib.suppress(TimeoutError):
-            async with clock.timeout(_STATEMENT_ENDS_S), link.idle():
-                for task in pending:
-                    task.cancel()
+            async with clock.timeout(_STATEMENT_ENDS_S):
+                await link.finish()
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
