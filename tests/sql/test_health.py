@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from pytest_postgresql.executors import NoopExecutor
 
 from tests.support.clock import Clock
+from tests.support.cluster import Server, create_database, drop_database, of_worker
 from tests.support.laboratory import Laboratory
 from tests.support.roles import who_works
 from tests.support.verbs import Connection, ask
@@ -122,6 +124,22 @@ def test_an_old_snapshot_is_reported(conn: Connection, laboratory: Laboratory) -
         assert told.endswith("idle in transaction")
         assert ", from 0:10:0" in told
     conn.execute("select pg_stat_clear_snapshot()")
+    assert troubled(conn) == {}
+
+
+def test_a_snapshot_of_another_database_is_none_of_ours(
+    conn: Connection, server: Server, template: NoopExecutor, maintenance: Connection
+) -> None:
+    """Also if that database is gone since this transaction looked at the sessions of the server first."""
+    name = of_worker("elsewhere")
+    create_database(maintenance, name, template.template_dbname)
+    try:
+        with psycopg.connect(server.dsn(name)) as other:
+            other.execute("set transaction isolation level repeatable read; select 1 from pg_class")
+            assert troubled(conn) == {}
+    finally:
+        drop_database(maintenance, name)
+    conn.execute(TEN_MINUTES_ON)
     assert troubled(conn) == {}
 
 

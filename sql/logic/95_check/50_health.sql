@@ -7,7 +7,8 @@ select a.pid, coalesce(nullif(a.application_name, ''), a.backend_type, 'a sessio
 from pg_catalog.pg_stat_activity a
 -- of sessions of other roles the type is hidden, and the user is not; an autovacuum worker has none
 where a.backend_xmin is not null and a.pid <> pg_backend_pid() and a.usesysid is not null
-  and (a.datname = current_database() or a.datname is null)
+  -- a transaction sees sessions as it saw them first: by now the database of one may be gone, and has no name
+  and (a.datid is null or a.datid = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
 union all
 select null, 'the prepared transaction ' || x.gid, x.owner::text, 'prepared', age(x.transaction),
        (extract(epoch from x.prepared) * 1000)::bigint
