@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -114,22 +116,51 @@ def test_only_a_keeper_keeps(conn: Connection, clock: Clock) -> None:
     assert ask(conn, ("select durable.worker_keep_v1('K', 'r')", ())) == (False,)
 
 
-def test_a_reservation_is_made_once_for_many_children(conn: Connection, clock: Clock, held: Held) -> None:
-    """A turn asks once whether its worker keeps its runs, not once for each of a hundred children; each of
-    them is reserved."""
+@contextmanager
+def one_reservation(conn: Connection) -> Iterator[None]:
+    """What is done in this transaction looks once whether the worker keeps its runs."""
     calls = (
         "select coalesce(sum(calls), 0) from pg_stat_xact_user_functions where funcname = '_reserved_until'"
     )
-    children = range(100)
     conn.execute("set track_functions = 'all'")
     with conn.transaction():
         (before,) = ask(conn, (calls, ()))
+        yield
+        assert ask(conn, (calls, ())) == (before + 1,)
+    conn.execute("reset track_functions")
+
+
+RESERVED = (
+    "select count(*) from durable._tasks where preference = 'K' and prefer_until = durable._now_ms() + %s"
+)
+
+
+def test_a_reservation_is_made_once_for_many_children(conn: Connection, clock: Clock, held: Held) -> None:
+    """A turn asks once whether its worker keeps its runs, not once for each of a hundred children; each of
+    them is reserved."""
+    children = range(100)
+    with one_reservation(conn):
         take_turn(
             conn, "K", report(held, commands=[run(child) for child in children], end=suspend(*children))
         )
-        assert ask(conn, (calls, ())) == (before + 1,)
-    conn.execute("reset track_functions")
-    reserved = (
-        "select count(*) from durable._tasks where preference = 'K' and prefer_until = durable._now_ms() + %s"
+    assert ask(conn, (RESERVED, (KEPT_MS,))) == (len(children),)
+
+
+def test_a_reservation_is_made_once_for_all_that_is_given_back(
+    conn: Connection, clock: Clock, held: Held
+) -> None:
+    """Children for which an answer has no room, and those whose answer was lost, are reserved together."""
+    children = range(10)
+    take_turn(conn, "K", report(held, commands=[run(child) for child in children], end=suspend(*children)))
+    assert len(claims(conn, "K")) == len(children)
+    with one_reservation(conn):
+        ask(conn, release_unknown("K"))
+    assert ask(conn, (RESERVED, (KEPT_MS,))) == (len(children),)
+    assert len(claims(conn, "K")) == len(children)
+    put_back = (
+        "select durable._put_back(array_agg(execution), '{}', 'K', durable._now_ms()) "
+        "from durable._tasks where state = 'acquired'"
     )
-    assert ask(conn, (reserved, (KEPT_MS,))) == (len(children),)
+    with one_reservation(conn):
+        ask(conn, (put_back, ()))
+    assert ask(conn, (RESERVED, (KEPT_MS,))) == (len(children),)

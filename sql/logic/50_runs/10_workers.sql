@@ -225,6 +225,7 @@ declare
   v_missed bigint[];
   v_executions bigint[];
   v_now bigint;
+  v_until bigint;
 begin
   v_ids := array(select t.id from durable._tasks t
                  where t.pid = p_worker and t.state = 'acquired' and t.execution is not null
@@ -243,9 +244,9 @@ begin
   where t.id = any (v_ids) and t.execution <> all (v_missed) and durable._is_leased(t, t.version, v_now);
   perform durable._interrupt(v_executions, 'released', v_now);
   perform durable._release_tasks(v_ids, array_fill(0::bigint, array[cardinality(v_ids)]), v_now);
-  if durable._reserved_until(p_worker, v_now, v_now) is not null then
-    update durable._tasks t set preference = p_worker, prefer_until = durable._reserved_until(p_worker, v_now, v_now)
-    where t.id = any (v_ids);
+  v_until := durable._reserved_until(p_worker, v_now, v_now);
+  if v_until is not null then
+    update durable._tasks t set preference = p_worker, prefer_until = v_until where t.id = any (v_ids);
   end if;
   return v_ids;
 end

@@ -236,14 +236,17 @@ as $$
 declare
   v_queues text[];
 begin
-  with freed as (
+  with reserved as materialized (
+    -- once, and not for each task
+    select durable._reserved_until(p_worker, p_now, p_now) as until
+  ), freed as (
     update durable._tasks t
     set state = 'pending', pid = null, ttl = null, expires_at = null, retry_at = least(p.created_at::bigint, p_now),
         preference = case when t.id = any (p_warm) or k.until is not null then p_worker end, prefer_until = k.until
     from unnest(p_executions) as x (execution)
     join durable._executions h on h.execution = any (array[x.execution])
     join durable._promises p on p.id = any (array[h.id])
-    cross join (select durable._reserved_until(p_worker, p_now, p_now) as until offset 0) k
+    cross join reserved k
     where t.id = any (array[h.id])
     returning t.queue
   )
