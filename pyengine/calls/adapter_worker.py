@@ -27,7 +27,7 @@ from pyengine.database.failure_log import FailureLog
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.registered import Registered
+from pyengine.database.registered import STATEMENT_ENDS_S, Registered
 from pyengine.database.statements.procedures import BYE, HEARTBEAT, Hello
 from pyengine.errors import EngineError, InvalidRequest, PayloadTooLarge
 from pyengine.lease_terms import LeaseOver, LeaseTerms
@@ -42,7 +42,6 @@ logger = logging.getLogger("pyengine.adapters")
 
 _POLL_LONGEST_S = 1.0
 _CANCELLED_S = 5.0
-_STATEMENT_ENDS_S = 0.8
 _CONNECTIONS = 4
 
 
@@ -188,7 +187,7 @@ class AdapterWorker(Registered):
             logger.warning("attempt %s does not end, it is given back", leased.key)
         await self._at_last(self._give_back_all([leased for _, leased in left]))
         with contextlib.suppress(TimeoutError):
-            async with clock.timeout(_STATEMENT_ENDS_S), self._renewing:
+            async with clock.timeout(STATEMENT_ENDS_S), self._renewing:
                 for task in others:
                     task.cancel()
         for task in others:

@@ -21,12 +21,14 @@ from pyengine.database.statements.procedures import BYE
 from pyengine.errors import EngineError
 from pyengine.process import Process
 
-__all__ = ["Registered"]
+__all__ = ["STATEMENT_ENDS_S", "Registered"]
 
 logger = logging.getLogger("pyengine.worker")
 
 T = TypeVar("T")
 
+# a statement that is under way when its process stops; the server may go on with one that is cut off
+STATEMENT_ENDS_S = 0.8
 _HELLO_ENDS_S = 0.3
 _START_GIVEN_UP_S = 0.5
 _LAST_S = 2.0

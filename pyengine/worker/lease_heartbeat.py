@@ -34,6 +34,7 @@ from pyengine import clock
 from pyengine.database.connection import Database, ReconnectingConnection
 from pyengine.database.faults import sqlstate_of
 from pyengine.database.pool import ConnectionPool
+from pyengine.database.registered import STATEMENT_ENDS_S
 from pyengine.database.statements.procedures import (
     HEARTBEAT,
     HELLO,
@@ -70,7 +71,6 @@ _NOT_OF_USERS = ("pyengine", "asyncio")
 _PRESENCE_SELDOM_S = 30.0
 _VAIN_DECLARATIONS = 10
 _STOP_WITHIN_S = 2.0
-_STATEMENT_ENDS_S = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ class Heartbeat:
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         # a hello that is cut off may register the worker behind its goodbye
         with contextlib.suppress(TimeoutError):
-            async with clock.timeout(_STATEMENT_ENDS_S):
+            async with clock.timeout(STATEMENT_ENDS_S):
                 await link.finish()
         for task in pending:
             task.cancel()
