@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any
 
 import psycopg
 import pytest
 
+from pyengine.calls.datums import datum_of, value_of
+from tests.support.objects import flaw
+from tests.support.objects import put as put_object
 from tests.support.verbs import Connection, ask
 
 PUT = "select durable.datum_put(%s::jsonb)"
@@ -165,3 +169,22 @@ def test_a_dag_is_read_with_its_names(conn: Connection) -> None:
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, ("select durable.dag_value(%s)", (unfinished,)))
     assert caught.value.sqlstate == "WF014"
+
+
+# of the last two Unicode 14 does not know the last mark, which belongs before the other one
+TEXTS = ["e\u0301", "a\u0315\u0300", "a\u1dc4\U00010efd", "\u0430\u1dc4\U00010efe"]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_a_text_has_the_form_of_whoever_normalizes_it(conn: Connection, text: str) -> None:
+    """Python and database each use the Unicode that they have, and take what it does not know as it is. A
+    text in the form of the other one is refused, with the reason: no law names what is stored (executor 7).
+    """
+    here = str(ask(conn, ("select normalize(%s, nfc)", (text,)))[0])
+    there = unicodedata.normalize("NFC", text)
+    assert put(conn, json.dumps({"string": text})) == put_object(conn, "datum", "string", here.encode())
+    assert value_of(datum_of(text)) == there
+    for form in {here, there, text}:
+        found = flaw(conn, "datum", "string", form.encode())
+        assert ("a text is in Unicode form NFC" in found) if form != here else not found
+    assert ask(conn, ("select count(*) from durable.check()", ())) == (0,)

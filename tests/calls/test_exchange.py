@@ -15,10 +15,11 @@ from pyengine.errors import Conflict, InvalidRequest, NotFound
 
 
 class Site:
-    """An installation with one function, whose runs are counted."""
+    """An installation with one function, whose runs are counted; a lie is added to its results."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, lie: int = 0) -> None:
         self.dsn = dsn
+        self.lie = lie
         self.app = App(dsn)
         self.ran: list[int] = []
 
@@ -26,7 +27,7 @@ class Site:
         def square(n: int) -> int:
             """The square of a number."""
             self.ran.append(n)
-            return n * n
+            return n * n + lie
 
         self.square = square
 
@@ -40,7 +41,7 @@ class Site:
         """Call the function in a new index on main and commit it; return how the result was found."""
         async with self.app.worker(), self.app.index(scope, base="main") as index:
             call = await index.call(self.square, n)
-            assert await call.result(timeout=30) == n * n
+            assert await call.result(timeout=30) == n * n + self.lie
             await index.commit(call)
             return call.at
 
@@ -142,3 +143,29 @@ def test_an_index_is_no_head(sites: tuple[Site, Site], tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert not (tmp_path / "shared" / "refs" / "exp-7" / "2").exists()
+
+
+def test_a_remote_is_trusted_like_the_database(
+    dsn: str, another_database: Callable[[], str], tmp_path: Path
+) -> None:
+    """What a head that was pulled says of a call counts in every index that is opened on it, although the
+    call has never run so; an index that is not on it runs the call (executor 9)."""
+    liar, honest = Site(another_database(), lie=100), Site(dsn)
+    liar.ask("select version from durable.scope_open('main', kind => 'head')")
+
+    async def main() -> list[tuple[str, Any]]:
+        url = f"file://{tmp_path}/shared"
+        await liar.commit("one", 3)
+        async with liar.app.remote(url) as remote:
+            await remote.push("main")
+        async with honest.app.remote(url) as remote:
+            await remote.pull("main")
+        found = []
+        async with honest.app.worker():
+            for scope, base in (("on it", "main"), ("not on it", None)):
+                async with honest.app.index(scope, base=base) as index:
+                    call = await index.call(honest.square, 3)
+                    found.append((call.at, await call.result(timeout=30)))
+        return found
+
+    assert asyncio.run(main()) == [("pinned_hit", 109), ("started", 9)]

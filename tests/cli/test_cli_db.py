@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -207,6 +208,12 @@ def test_version_and_help_need_no_database(pyengine: Any) -> None:
     """--version and --help answer at once."""
     assert pyengine("--version").out.startswith("pyengine ")
     assert "demo" in pyengine("--help").out
+
+
+def test_help_says_where_a_password_belongs(pyengine: Any) -> None:
+    """Into the environment: other users of the machine see options (F13)."""
+    words = " ".join(re.sub(r"[^\w.:]", " ", pyengine("ps", "--help").out).split())
+    assert "A password belongs into the environment" in words
 
 
 def test_adopt_shows_what_would_run_and_asks(at_database: Any, conn: psycopg.Connection[Any]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,52 @@ def test_several_keys(tmp_path: Path) -> None:
         verifier.verify(token(kid="a"))
     path.write_text("{", encoding="utf-8")
     assert verifier.verify(token(OTHER_KEY, kid="b"))
+
+
+def test_a_key_is_revoked_by_a_file_with_another_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is no good file revokes nothing: it is empty, gone, or has a key that is not supported. One with a
+    key for encryption alone refuses all; a good one counts again (F13)."""
+    path, instant = jwks(tmp_path / "keys.json", old=EC_KEY, new=OTHER_KEY), count(1_000_000_000, 1_000_000)
+    verifier = Verifier(path)
+    old, new = json.loads(path.read_text(encoding="utf-8"))["keys"]
+
+    def write(text: str) -> None:
+        """Another file, whose instant differs however coarse those of the file system are."""
+        path.write_text(text, encoding="utf-8")
+        os.utime(path, ns=(at := next(instant), at))
+
+    def are_taken(*kids: str) -> bool:
+        """Whether the tokens of these keys are taken, and no others."""
+        for kid, key in (("old", EC_KEY), ("new", OTHER_KEY)):
+            try:
+                verifier.verify(token(key, kid=kid))
+            except TokenRefused:
+                if kid in kids:
+                    return False
+            else:
+                if kid not in kids:
+                    return False
+        return True
+
+    unsupported = json.dumps({"keys": [new, {**old, "kid": "p521", "crv": "P-521"}]})
+    for text in ('{"keys": []}', unsupported, "", None):
+        caplog.clear()
+        if text is None:
+            path.unlink()
+        else:
+            write(text)
+        assert are_taken("old", "new")
+        (warning,) = caplog.messages
+        assert "the keys that were read before stay valid" in warning
+    for keys, kids in (
+        ([new], ["new"]),
+        ([{**old, "use": "enc"}, {**new, "use": "enc"}], []),
+        ([old, new], ["old", "new"]),
+    ):
+        write(json.dumps({"keys": keys}))
+        assert are_taken(*kids)
 
 
 def test_a_key_file_that_breaks_is_reported(key: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,8 @@ the engine; nothing of others is touched.
 
 from __future__ import annotations
 
+import base64
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +149,14 @@ def test_the_role_may_call_it_and_nothing_else(sdk: Connection, conn: Connection
         assert sdk.execute(call.encode()).rowcount >= 0
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         sdk.execute("select * from durable.promises")
+
+
+def test_the_role_reads_every_promise_by_the_protocol(sdk: Connection, conn: Connection) -> None:
+    """Those of runs too, with their arguments, as the page says (F13)."""
+    conn.execute("select durable.start('w', '[\"s3cret\"]', id => 'run')")
+    request = {"kind": "promise.get", "head": {"corrId": "1", "version": "2026-04-01"}, "data": {"id": "run"}}
+    (answer,) = sdk.execute("select resonate.resonate_rpc(%s)", (json.dumps(request),)).fetchone() or ()
+    assert base64.b64decode(answer["data"]["promise"]["param"]["data"]) == b'["s3cret"]'
 
 
 def test_everybody_else_may_not(facade: str, conn: Connection, direct: str) -> None:

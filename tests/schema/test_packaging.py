@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -55,3 +56,37 @@ def test_both_folders_are_packed() -> None:
     """The build puts top-level sql/ and migrations/ where pyengine/sources.py looks for them."""
     packed = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert packed == {"sql": "pyengine/_sql", "migrations": "pyengine/_migrations"}
+
+
+def test_licences_are_said() -> None:
+    """Each package that is installed with ours is on the page, and those that ask for more than their notice
+    are among them, also where another package needs them (F13)."""
+    page = (ROOT / "docs/reference/licences.md").read_text(encoding="utf-8")
+    table = {
+        name.lower() for line in re.findall(r"^\| ([^|]+)\|", page, re.M) for name in line.strip().split(", ")
+    }
+    project = PROJECT["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["serve"]]
+    direct = {re.split(r"[^\w.-]", one)[0].lower() for one in wanted}
+    assert direct <= table
+    found: dict[str, str] = {}
+    waiting = set(direct)
+    while waiting:
+        name = waiting.pop()
+        try:
+            one = distribution(name)
+        except PackageNotFoundError:
+            continue  # of another system or Python
+        said = one.metadata.get_all("Classifier") or []
+        found[name] = " ".join(
+            [
+                one.metadata.get("License-Expression") or one.metadata.get("License") or "",
+                *(text for text in said if text.startswith("License ::")),
+            ]
+        )
+        needs = {
+            re.split(r"[^\w.-]", need)[0].lower() for need in one.requires or () if "extra ==" not in need
+        }
+        waiting |= needs - found.keys()
+    asking = {name for name, text in found.items() if re.search(r"GPL|MPL|Mozilla|EPL|CDDL", text)}
+    assert {"psycopg", "certifi"} <= asking <= table
