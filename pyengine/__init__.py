@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyengine.client.promises import Opaque
     from pyengine.client.run_status import ChildCounts, Progress, RunMoment, RunStatus
     from pyengine.client.schedules import Schedule
+    from pyengine.context import ctx
     from pyengine.definitions.bound_workflow import BoundWorkflow
     from pyengine.definitions.determinism.warning import DeterminismWarning
     from pyengine.definitions.registry import Step, Workflow
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from pyengine.sources import VERSION as __version__
     from pyengine.values.sql_values import Record
     from pyengine.worker.worker import Worker
-    from pyengine.workflow.context import ctx
     from pyengine.workflow.http_records import (
         HttpConnectionError,
         HttpError,
@@ -176,7 +176,7 @@ _HOMES = {
     "Step": "definitions.registry",
     "Worker": "worker.worker",
     "Workflow": "definitions.registry",
-    "ctx": "workflow.context",
+    "ctx": "context",
 }
 
 

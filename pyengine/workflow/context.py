@@ -1,42 +1,31 @@
-"""`ctx`: the interface of the engine for workflow code.
+"""The core of `ctx`: the run itself, its timers, promises, signals and changes.
 
-Lives here: the object that people import, typed and documented. May not: a decision; every method calls the
-run that the code belongs to (definitions/current_run.py). Workflow code takes time, randomness, ids and waits
-only from here, because a replay must find them again. Outside a workflow the methods raise `InvalidRequest`,
-whose hint names the alternative there.
+Lives here: `CoreContext`, typed and documented. May not: a decision; every method calls the run that the code
+belongs to (definitions/current_run.py); what a feature adds to `ctx`, which the hall puts together
+(pyengine/context.py). Outside a workflow the methods raise `InvalidRequest`, whose hint names the alternative
+there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
+from typing import Any, NoReturn, TypeVar, cast, overload
 
 from pyengine.definitions.bound_workflow import BoundWorkflow
 from pyengine.definitions.current_run import StepInfo, current_step, scope, within_run
-from pyengine.definitions.dependencies import Dependencies, current_dependencies
-from pyengine.definitions.retry import Duration, Retry, optional_duration, optional_limit, parse_duration
+from pyengine.definitions.retry import Duration, optional_duration, optional_limit, parse_duration
 from pyengine.definitions.signals import Signal, check_signal_name
-from pyengine.definitions.sql_steps import sql_arguments, sql_step
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import type_codec
 from pyengine.values.texts import is_text
-from pyengine.workflow.context_calls import ContextCalls
-from pyengine.workflow.context_failures import ContextFailures
-from pyengine.workflow.context_progress import ContextProgress
-from pyengine.workflow.context_rpc import ContextRpc
 from pyengine.workflow.context_starts import ContextStarts
 from pyengine.workflow.context_values import EPOCH, ContextValues
 from pyengine.workflow.context_waits import ContextWaits
-from pyengine.workflow.handles import ChildRun, DurablePromise, RunLogger
-from pyengine.workflow.http import DEFAULT_RETRY, http_request, http_step
-from pyengine.workflow.http_records import HttpResponse, Secret
+from pyengine.workflow.handles import DurablePromise, RunLogger
 
-if TYPE_CHECKING:
-    from pyengine.replay.transaction import Transaction
-
-__all__ = ["ChildRun", "Context", "DurablePromise", "RunLogger", "ctx"]
+__all__ = ["CoreContext"]
 
 T = TypeVar("T")
 
@@ -47,10 +36,8 @@ def _text(value: object, bytes_max: int, kind: str) -> str:
     return value
 
 
-class Context(
-    ContextStarts, ContextValues, ContextWaits, ContextCalls, ContextRpc, ContextFailures, ContextProgress
-):
-    """The interface of the engine for workflow code; use the module's `ctx`."""
+class CoreContext(ContextStarts, ContextValues, ContextWaits):
+    """The part of `ctx` that every durable program needs."""
 
     __slots__ = ()
 
@@ -81,26 +68,6 @@ class Context(
                 f"ctx.step was used {where}", hint="it is the attempt of the step that is running"
             )
         return info
-
-    @property
-    def deps(self) -> Dependencies:
-        """The dependencies of the app, in steps: `ctx.deps.mail`, or `ctx.deps[Mail]` with its type.
-
-        Raises:
-            InvalidRequest: this is workflow code, or they are not open here.
-        """
-        if scope.get() is not None:
-            raise InvalidRequest(
-                "ctx.deps was used in workflow code",
-                hint="in steps only: a replay could not repeat what they answer; settings may be arguments",
-            )
-        found = current_dependencies.get()
-        if found is None:
-            raise InvalidRequest(
-                "ctx.deps was used where no dependencies are open",
-                hint="a worker opens them for its steps; elsewhere: async with app.dependencies(): ...",
-            )
-        return found
 
     @property
     def log(self) -> RunLogger:
@@ -269,131 +236,3 @@ class Context(
         """
         within = within_run("patched()", "nothing: only workflow code is replayed")
         return within.values.patched(_text(change, 200, "the name of a change"))
-
-    def transaction(
-        self, name: str = "transaction", *, timeout: Duration = "30s"
-    ) -> AbstractAsyncContextManager[Transaction]:
-        """Write rows of your own: `async with ctx.transaction() as tx: await tx.execute(...)`.
-
-        The rows, the run's journal and the effects of tx.start, tx.signal and tx.resolve are committed
-        together or not at all, exactly once, even if the worker crashes. An error that leaves the block rolls
-        back. The block is one call of the run: a replay runs it again with the recorded results. It also runs
-        again after a conflict with another transaction (SQLSTATE 40...). While it is open the run does
-        nothing else, so no step, child run, timer or signal is allowed inside.
-
-        Args:
-            name: a label for people.
-            timeout: from its begin to its commit.
-
-        Raises (when entered or left):
-            InvalidRequest: another transaction of the run is open.
-            asyncpg.PostgresError: the commit failed, such as by a deferred constraint.
-            StepTimeout: it took too long.
-        """
-        within = within_run("transaction()", "a connection of your own")
-        timeout_ms = parse_duration(timeout, what="ctx.transaction")
-        if not timeout_ms:
-            raise InvalidRequest("ctx.transaction: a timeout is more than 0")
-        return within.transaction(_text(name, 200, "the name of a transaction"), timeout_ms)
-
-    # -- database functions and HTTP
-
-    @overload
-    def sql(
-        self,
-        function: str,
-        /,
-        *args: Any,
-        type: type[T],
-        retry: Retry | None = None,
-        timeout: Duration | None = "30s",
-        **kwargs: Any,
-    ) -> Coroutine[None, None, T]: ...
-    @overload
-    def sql(
-        self,
-        function: str,
-        /,
-        *args: Any,
-        type: Any = Any,
-        retry: Retry | None = None,
-        timeout: Duration | None = "30s",
-        **kwargs: Any,
-    ) -> Coroutine[None, None, Any]: ...
-    def sql(
-        self,
-        function: str,
-        /,
-        *args: Any,
-        type: Any = Any,
-        retry: Retry | None = None,
-        timeout: Duration | None = "30s",
-        **kwargs: Any,
-    ) -> Coroutine[None, None, Any]:
-        """Call a database function as a step named like it, and return its result.
-
-        The writes of the function and the record of the step commit together or not at all, and only while
-        this worker has the lease, so they happen exactly once. A call takes one round trip. After a
-        serialization failure, a deadlock or a lost connection the function is called again; these are no
-        failures of the step.
-
-        Args:
-            function: "schema.function", with argument types if several have that name.
-            args: its arguments; Postgres converts each to its declared type. Write dates, decimals and uuids
-                as such, arrays as lists, composite values as dicts or objects.
-            type: type of the result as JSON: of a set a list, of a row a dict, of nothing None.
-            retry: when a failed attempt is made again; None means never.
-            timeout: limit of one attempt; None means no limit.
-            kwargs: its arguments by name, except those named here, which can only go by position.
-
-        Raises (when awaited):
-            SqlError: the function raised it, or cannot be called so.
-            StepTimeout: it took too long.
-            InvalidRequest: an option is wrong; raised at once, nothing is recorded.
-        """
-        within = within_run("sql()", "a connection of your own")
-        step = sql_step(function, retry, optional_duration(timeout, what="ctx.sql"), type)
-        return within.call_step(step, *sql_arguments(step.name, args, kwargs))
-
-    def http(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str | Secret] | None = None,
-        json: Any = None,
-        content: str | bytes | None = None,
-        timeout: Duration | None = "30s",
-        retry: Retry | None = DEFAULT_RETRY,
-        expect: int | Collection[int] | None = None,
-    ) -> Coroutine[None, None, HttpResponse]:
-        """Make an HTTP request as a step named "http" and return the answer.
-
-        Tried again, five times in all: no answer, no answer in time, and the statuses 408, 425, 429, 500,
-        502, 503 and 504; a Retry-After header sets the delay, up to a day. The header Idempotency-Key is
-        the same at every attempt, also after a crash. Redirects are not followed.
-
-        Args:
-            method: "GET", "POST", ...
-            url: https://host/path; it is recorded.
-            headers: a text is recorded, `Secret("env:NAME", "Bearer {}")` only by its name.
-            json: body, as JSON.
-            content: body, unchanged.
-            timeout: limit of one attempt.
-            retry: when a failed attempt is made again; None means never.
-            expect: statuses to return instead of raising; 200 to 299 by default.
-
-        Raises (when awaited):
-            HttpStatusError: the answer has another status.
-            HttpConnectionError: no answer came.
-            StepTimeout: it took too long.
-            InvalidRequest: the request is not valid; raised at once, nothing is recorded.
-        """
-        within = within_run("http()", "httpx")
-        request = http_request(method, url, headers=headers, json=json, content=content, expect=expect)
-        step = http_step(retry, optional_duration(timeout, what="ctx.http"))
-        return within.call_step(step, (request,), {})
-
-
-ctx = Context()
-"""The interface of the engine for workflow code."""

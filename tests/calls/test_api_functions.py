@@ -299,7 +299,7 @@ def test_calls_belong_into_workflows() -> None:
 def test_an_app_without_such_calls_imports_none_of_it() -> None:
     """Neither does a worker."""
     code = (
-        "import sys, pyengine, pyengine.app, pyengine.worker.worker, pyengine.workflow.context;"
+        "import sys, pyengine, pyengine.app, pyengine.worker.worker, pyengine.context;"
         "print([name for name in sys.modules if name.startswith('pyengine.calls')])"
     )
     done = subprocess.run(

@@ -15,6 +15,7 @@ import pytest
 from pyengine import App, Client
 from pyengine.client.promise_records import PromiseConflict, PromiseRecord
 from pyengine.client.promises import Opaque, Promises
+from pyengine.context import ctx
 from pyengine.errors import (
     Conflict,
     EncodeError,
@@ -25,7 +26,6 @@ from pyengine.errors import (
     RunFailed,
     Unavailable,
 )
-from pyengine.workflow.context import ctx
 from tests.support.clock import Clock
 
 Connection = psycopg.Connection[tuple[Any, ...]]

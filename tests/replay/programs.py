@@ -11,11 +11,11 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from pyengine.context import ctx
 from pyengine.definitions.signals import Signal
 from pyengine.errors import InvalidRequest, NotFound
 from pyengine.protocol.commands import Adopt, Fail, Halt, MakePromise, Receive, StartTimer, Suspend
 from pyengine.replay.advance import StepCall
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Cancel, Done, MemoryRun, SignalSent, add, greet, ship, workflow
 
 Node = tuple[Any, ...]

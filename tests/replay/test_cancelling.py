@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.errors import EngineError, InvalidRequest, NotAwaitable
 from pyengine.protocol.commands import Cancelled, Captured, Complete, Fail, RunChild, StartTimer, Suspend
 from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.cancellation import REPEATS_MAX
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Cancel, MemoryRun, SignalSent, add, greet, problem_of, ship, workflow
 
 

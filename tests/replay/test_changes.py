@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.definitions.registry import Workflow
 from pyengine.errors import AwaitCycle, InvalidRequest, NotFound
 from pyengine.protocol.commands import Adopt, Captured, Complete, ContinueAsNew, RunChild, Suspend
 from pyengine.protocol.journal import Row, RowType
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, problem_of, ship, workflow
 
 

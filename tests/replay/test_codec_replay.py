@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
+from pyengine.context import ctx
 from pyengine.definitions.registry import make_step, make_workflow
 from pyengine.definitions.signals import Signal
 from pyengine.errors import DecodeError, EncodeError
 from pyengine.protocol.commands import Complete, Halt, RunChild
 from pyengine.values.codec import Codec
 from pyengine.values.exceptions import ExceptionCodec
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, workflow
 
 pydantic = pytest.importorskip("pydantic")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pyengine.compatibility import Finding, Journal, check_journal
+from pyengine.context import ctx
 from pyengine.definitions.registry import Workflow
 from pyengine.protocol.journal import Row, RowType
 from pyengine.values.codec import Codec
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, ship, workflow
 
 

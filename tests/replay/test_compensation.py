@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.errors import InvalidRequest
 from pyengine.protocol.commands import Cancelled, ContinueAsNew
 from pyengine.replay.compensation import CompensationFailed
 from pyengine.values.codec import Codec, TypeCodec
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, ship, step, workflow
 from tests.replay.test_cancelling import check
 

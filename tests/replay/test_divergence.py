@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from pyengine.compatibility import Journal, check_journal
+from pyengine.context import ctx
 from pyengine.definitions.registry import Workflow
 from pyengine.errors import NondeterminismError
 from pyengine.protocol.commands import Halt
 from pyengine.protocol.journal import Row
 from pyengine.replay.divergence import explain
 from pyengine.values.codec import Codec
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, ship, workflow
 
 ENVIRONMENT = ["region a"]

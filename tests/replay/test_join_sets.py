@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.definitions.registry import Step, make_step
 from pyengine.definitions.retry import Retry, policy_text
 from pyengine.errors import InvalidRequest, RunFailed
 from pyengine.protocol.commands import Fail, Intend, MakeJoinSet, RunChild, Submit, Suspend, Take
 from pyengine.protocol.journal import Row, RowType
 from pyengine.values.codec import input_hash
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Done, MemoryRun, add, greet, problem_of, ship, workflow
 
 MARKS = {RowType.JOIN_SET_SUBMITTED: "submit", RowType.JOIN_SET_AWAITED: "take"}

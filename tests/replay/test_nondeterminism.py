@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.errors import NondeterminismError
 from pyengine.protocol.commands import Complete
 from pyengine.protocol.journal import Row, RowType
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, problem_of, ship, step, workflow
 
 

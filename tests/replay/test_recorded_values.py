@@ -10,9 +10,9 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.protocol.commands import Captured, Complete
 from pyengine.protocol.journal import Row, RowType
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import STARTED_MS, MemoryRun, problem_of, workflow
 
 LETTERS = "abcdefgh"

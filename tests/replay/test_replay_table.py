@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.registry import make_workflow
 from pyengine.errors import (
@@ -35,7 +36,6 @@ from pyengine.protocol.commands import (
 from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec, input_hash
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import STARTED_MS, MemoryRun, add, greet, ship, step, workflow
 
 

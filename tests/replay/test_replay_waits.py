@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.errors import (
     NotAwaitable,
 )
@@ -15,7 +16,6 @@ from pyengine.protocol.commands import (
     StartTimer,
     Suspend,
 )
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import STARTED_MS, MemoryRun, add, greet, ship, workflow
 
 

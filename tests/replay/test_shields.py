@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.errors import InvalidRequest
 from pyengine.loop.shield import Shield, reaches
 from pyengine.protocol.commands import Cancelled, StartTimer
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import MemoryRun, add, greet, step, workflow
 
 

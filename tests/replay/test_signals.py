@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.definitions.signals import Signal
 from pyengine.errors import DecodeError, InvalidRequest
 from pyengine.protocol.commands import Complete, ContinueAsNew, Receive, StartTimer, Suspend
 from pyengine.protocol.journal import Row, RowType
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import Done, MemoryRun, SignalSent, add, greet, problem_of, workflow
 
 approve = Signal[int]("approve")

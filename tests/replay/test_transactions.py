@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pyengine.context import ctx
 from pyengine.definitions.current_run import RunInfo
 from pyengine.errors import InvalidRequest
 from pyengine.protocol.commands import Complete, Fail, Halt, RolledBack
@@ -23,7 +24,6 @@ from pyengine.replay.advance import Advance
 from pyengine.replay.machine import Replay
 from pyengine.replay.transaction_log import Outcome
 from pyengine.values.codec import Codec
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import STARTED_MS, add, workflow
 
 Code = Callable[[], Coroutine[Any, Any, Any]]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from pyengine.context import ctx
 from pyengine.definitions.current_run import StepInfo, current_step
 from pyengine.errors import EngineError, Evicted, ForbiddenInWorkflow, InvalidRequest, NotAwaitable
 from pyengine.protocol.commands import Complete, Suspend
 from pyengine.protocol.journal import Row, RowType
 from pyengine.values.codec import Codec
-from pyengine.workflow.context import ctx
 from tests.replay.memory_run import STARTED_MS, MemoryRun, add, greet, ship, step, workflow
 
 outside: ContextVar[str] = ContextVar("outside", default="nothing")

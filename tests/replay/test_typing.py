@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import assert_type
 
-from pyengine.workflow.context import ctx
+from pyengine.context import ctx
 from pyengine.replay.join_sets import JoinSet
 from pyengine.definitions.registry import make_step, make_workflow
 from pyengine.definitions.signals import Signal
@@ -101,7 +101,7 @@ from typing import Annotated, Generic, Literal, TypeVar, assert_type
 import msgspec
 from pydantic import BaseModel, Field
 
-from pyengine.workflow.context import ctx
+from pyengine.context import ctx
 from pyengine.definitions.registry import make_step, make_workflow
 from pyengine.definitions.signals import Signal
 
@@ -158,7 +158,7 @@ async def sell(pet: Pet) -> Cat | Dog:
 """
 
 WRONG = """
-from pyengine.workflow.context import ctx
+from pyengine.context import ctx
 from pyengine.definitions.registry import make_step, make_workflow
 
 

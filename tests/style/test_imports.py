@@ -37,14 +37,14 @@ RANKS: tuple[tuple[str, ...], ...] = (
             "stop_signals",
             "foreground",
         ),
-        *("app_calls", "app_schedules", "here_and_now", "live_bar", "app"),
+        *("app_calls", "app_schedules", "here_and_now", "live_bar", "context", "app"),
     ),
     ("demo",),
     ("cli", "__main__"),
 )
 CHAINS = {
     *("compatibility", "replay_check", "development", "sync", "app_runtime", "stop_signals", "foreground"),
-    *("app_calls", "app_schedules", "here_and_now", "live_bar", "app", "cli", "__main__"),
+    *("app_calls", "app_schedules", "here_and_now", "live_bar", "context", "app", "cli", "__main__"),
 }
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {
@@ -230,7 +230,7 @@ def test_sql_text_stands_in_one_place() -> None:
         ("values/codec", "from pyengine.protocol import journal"),
         ("replay/machine", "import asyncpg"),
         ("replay/machine", "def f():\n    import time"),
-        ("replay/machine", "if TYPE_CHECKING:\n    from pyengine.workflow.context import ctx"),
+        ("replay/machine", "if TYPE_CHECKING:\n    from pyengine.context import ctx"),
         ("loop/event_loop", "from asyncpg import connect"),
         ("client/client", "from pyengine.worker import worker"),
         ("client/client", "import asyncio"),
