@@ -2,7 +2,8 @@
 
 The time stands still while a statement runs or a task goes on, so a lease lasts as many renewals as it does
 in real time, and no time limit is over because the machine was slow. The database goes by the same time:
-before each statement its clock is set. What libraries do by themselves stays real.
+before each statement its clock is set, in a sequence, which leaves no versions behind while a transaction is
+open. What libraries do by themselves stays real.
 """
 
 from __future__ import annotations
@@ -23,13 +24,21 @@ import pytest
 
 from pyengine.clock import Clock, Limit
 from tests.support.clock import START_MS
-from tests.support.clock import Clock as DatabaseClock
 
 T = TypeVar("T")
 STATEMENTS = ("fetch", "fetchrow", "fetchval", "execute", "close", "reset", "add_listener", "remove_listener")
-# iterations of a loop in which all that follows from an event has begun
-_TURNS = 4
+# how long a thread that is blocked may not notice something else than the clock, in real time
 _SLICE_S = 0.02
+_LOOK_S = 0.0002
+_INSTALL = """
+create schema test_clock;
+create sequence test_clock.passing;
+grant usage on schema test_clock to public;
+grant select on test_clock.passing to public;
+create or replace function durable._now_ms() returns bigint language sql volatile parallel unsafe
+as $$ select p.last_value from test_clock.passing p $$;
+set synchronous_commit = off;
+"""
 
 
 class _Timer:
@@ -93,9 +102,12 @@ class FastClock(Clock):
     """
 
     def __init__(self, dsn: str) -> None:
-        self._database = DatabaseClock(dsn)
+        self._database = psycopg.connect(dsn, autocommit=True)
+        self._database.execute(_INSTALL)
+        self._database.pgconn.prepare(b"set", b"select setval('test_clock.passing', $1)")
         self._lock = threading.RLock()
         self._timers: list[tuple[float, int, _Timer]] = []
+        self._settling: dict[asyncio.AbstractEventLoop, int] = {}
         self._numbers = itertools.count()
         self._busy = 0
         self._now_s: float | None = None
@@ -138,9 +150,10 @@ class FastClock(Clock):
         self.done()
         try:
             while True:
-                found = over.wait(_SLICE_S) if wait is None else wait(_SLICE_S / 50)
-                if found or over.is_set() or self.monotonic() >= timer.when:
-                    return cast("T", found)
+                ended = over.wait(_SLICE_S) or self.monotonic() >= timer.when
+                found = cast("T", ended) if wait is None else wait(_LOOK_S)
+                if found or ended:
+                    return found
         finally:
             with self._lock:
                 timer.cancel()
@@ -197,17 +210,28 @@ class FastClock(Clock):
         with self._lock:
             self._busy += 1
 
-    def settle(self, turns: int = _TURNS) -> None:
-        """Something has ended: once all that follows from it has begun, the clock may go on."""
-        if turns and self._now_s is not None:
-            asyncio.get_running_loop().call_soon(self.settle, turns - 1)
-        else:
+    def settle(self) -> None:
+        """Something has ended: once the loop has nothing left to do, the clock may go on."""
+        if self._now_s is None:
             self.done()
+            return
+        loop = asyncio.get_running_loop()
+        before = self._settling.get(loop, 0)
+        self._settling[loop] = before + 1
+        if not before:
+            loop.call_soon(self._settled, loop)
 
-    def done(self) -> None:
-        """One thing less is under way; if it was the last one, the next timer is due."""
+    def _settled(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look whether there is something left to do: what has ended may have let others go on."""
+        if loop._ready:  # type: ignore[attr-defined]  # asyncio tells it nowhere else
+            loop.call_soon(self._settled, loop)
+        else:
+            self.done(self._settling.pop(loop))
+
+    def done(self, things: int = 1) -> None:
+        """So many things less are under way; if they were the last ones, the next timer is due."""
         with self._lock:
-            self._busy -= 1
+            self._busy -= things
             while not self._busy and self._now_s is not None:
                 while self._timers and self._timers[0][2].over:
                     heapq.heappop(self._timers)
@@ -253,7 +277,9 @@ class FastClock(Clock):
         if now_s != self._set_s:
             self._set_s = now_s
             with self._lock:
-                self._database.set(START_MS + round(now_s * 1000))
+                instant = b"%d" % (START_MS + round(now_s * 1000))
+                done = self._database.pgconn.exec_prepared(b"set", [instant])
+                assert done.status == psycopg.pq.ExecStatus.TUPLES_OK
 
     def close(self) -> None:
         """Let go of the database."""
