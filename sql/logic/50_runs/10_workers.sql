@@ -250,7 +250,7 @@ begin
   end if;
   return v_ids;
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_release_unknown_v1(text, bigint[], text[]) is
   'Releases the tasks that this worker has without knowing it, because a turn''s answer or a hand-off was lost. p_executions, p_ids: the runs that it knows. Do not call it while a turn is in flight. Answers the released ids; a hand-off of one of them that arrives later is void. A locked task is left to the next call, or to the end of its lease.';
 
@@ -267,7 +267,7 @@ begin
   where t.id = p_id and t.state = 'pending' and t.version = 0;
   return found;
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_keep_v1(text, text) is
   'Gives a run that was started with a delay and has not begun to a worker that keeps its runs: it is ready at once, and for that worker only. False if nothing was changed.';
 
@@ -306,7 +306,7 @@ begin
   on conflict do nothing;
   return found;
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_idle_v1(text, text, text[], text[], text[], bigint, bigint) is
   'Registers a present worker as idle: for p_for_ms one run may be handed off to it, by a direct message to p_address. One registration serves one run. 0 ms withdraws it: the worker is full, stops, or its listener is down. p_codes, p_digests: as in its turns. synchronous_commit must be the same in all its sessions. False if the worker is not present, or if a start has locked its row.';
 

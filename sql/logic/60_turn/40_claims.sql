@@ -42,7 +42,7 @@ as $$
   from durable._executions h
   join durable._tasks t on t.id = any (array[h.id])
   where h.execution = p_execution and h.id = p_id and t.pid = p_worker and durable._is_leased(t, p_version, durable._now_ms())
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_journal_v1(text, bigint, text, integer) is
   'The whole journal of a leased run, for a replay from the start; null if the lease is lost. WF008 if it is too large to be sent.';
 

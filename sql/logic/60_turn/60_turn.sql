@@ -387,6 +387,6 @@ begin
   return case when exists (select from durable._tasks t where t.state = 'acquired' and t.pid <> p_worker)
               then 1 else -1 end * (select count(*)::integer from durable._workers w where w.present or w.id = p_worker);
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_watch_v1(text) is
   'How many workers share the watch over leases: positive while other workers have leases, so that tick is called often; else negative.';

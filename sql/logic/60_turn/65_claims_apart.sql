@@ -86,6 +86,6 @@ begin
   return json_build_object('now', v_now, 'verdicts', null, 'tails', '{}'::text[], 'tasks', v_tasks, 'hints', '{}'::text[],
                            'settled', false, 'due_in', null, 'aside', v_aside);
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_claim_apart_v1(text, text[], text[], text[], integer, integer, integer, boolean) is
   'A claim of a worker whose turns without reports fail. Each run is handed out by itself, and one that fails is set aside: halted with the error as its problem, or put off for a minute where the error may be the fault of somebody else. p_puts_off: the first run is put off without a try, because claims of it have had no answer in time. Answers as worker_turn_v1; aside: id, SQLSTATE and message of each run that was set aside, one after the other.';

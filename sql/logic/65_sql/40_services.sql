@@ -64,7 +64,7 @@ begin
     )
     select case when min(f.at) is not null then greatest(min(f.at) - v_now, 0) end from first f), -1);
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.services_due_v1() is
   'Milliseconds until a task of a service is ready; -1 if none is queued; null if no function is served here, as in a copy. Reads the first task of each service and priority, however many wait.';
 
@@ -126,7 +126,7 @@ begin
     v_tried := v_tried || v_some;
   end loop;
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.next_service_v1() is
   'A ready task of a service that no other session serves and whose rows no other session has locked, and the timeout of its function. Locks it for this transaction by an advisory lock. Examines 1000 tasks at most.';
 

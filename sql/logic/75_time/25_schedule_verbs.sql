@@ -376,6 +376,6 @@ begin
     select coalesce(jsonb_agg(jsonb_build_object('id', s.id, 'workflow', s.workflow, 'cron', s.cron) order by s.id), '[]')
     from durable._schedules s where s.declared and s.workflow = any (p_workflows) and not v_outcomes ? s.id));
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_schedules_v1(text[], jsonb) is
   'Records the schedules that the code of a worker declares: id, cron, timezone, workflow, version, queue, input (JSON text), deadline in ms, priority and tags of each. Answers the outcome of each id: created, same, replaced, or locked, to be sent again; and left: those of its workflows (p_workflows) that code declared before and does not any more, which go on. WF003, WF004, WF008.';

@@ -89,7 +89,7 @@ begin
       where d.document is not null order by array_position(v_ids, t.id);
   end if;
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.call_lease_v1(text, text[], bigint, integer) is
   'For adapter workers: leases attempts whose next poll is due, p_most at most, and answers a document for each; jobs that are to be cancelled come first, with op cancel and no lease. An attempt whose rows do not make a document is left out, and its lease runs out. Leases are renewed by durable.task_heartbeat under the id call:<execution_key>. Waits for nobody. WF004, WF016.';
 

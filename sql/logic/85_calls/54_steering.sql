@@ -21,7 +21,7 @@ begin
   perform durable._hint('durable_ready', v_now);
   return 'released';
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.call_release_v1(bytea, integer, text) is
   'For adapter workers: gives an attempt back without having polled, which counts as nothing. Others get it at once, the same worker later. The reason not_served: this worker has no such program, so it does not serve the adapter any more. Answers released, or busy: call again. WF001, WF002.';
 
@@ -302,6 +302,6 @@ begin
   delete from durable._adapters a where a.worker = any (durable._try_lock_old_adapters(v_old)) and a.seen_at < v_old;
   return jsonb_build_object('closed', v_closed, 'adapter_not_found', v_missing);
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.call_sweep_v1(integer) is
   'For adapter workers, every few seconds: closes attempts whose promises have ended by time or by hand, gives up those whose adapter nobody serves, forgets workers that are gone. Waits for nobody. Answers how many of each.';

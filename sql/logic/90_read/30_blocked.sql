@@ -173,6 +173,6 @@ begin
     from durable._holders(p_ids) h cross join lateral (select durable._session(h.pid) as session) s
     where s.session is not null);
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_blocked_v1(text, text[]) is
   'A worker reports the ids that it has left out for more than a second because another session has locked them; the empty array when none is left. Answers the sessions, for its log (durable._session).';
