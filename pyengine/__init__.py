@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyengine.client.schedules import Schedule
     from pyengine.context import ctx
     from pyengine.definitions.bound_workflow import BoundWorkflow
-    from pyengine.definitions.determinism.warning import DeterminismWarning
     from pyengine.definitions.registry import Step, Workflow
     from pyengine.definitions.retry import Retry
     from pyengine.definitions.signals import Signal
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
         StepTimeout,
         Unavailable,
     )
+    from pyengine.features.checks.warning import DeterminismWarning
     from pyengine.protocol.causes import Cause, CauseGroup
     from pyengine.replay.compensation import CompensationFailed
     from pyengine.replay.join_sets import JoinSet
@@ -151,7 +151,7 @@ _HOMES = {
     "ChildCounts": "client.run_status",
     "Client": "client.client",
     "CompensationFailed": "replay.compensation",
-    "DeterminismWarning": "definitions.determinism.warning",
+    "DeterminismWarning": "features.checks.warning",
     "HttpConnectionError": "workflow.http_records",
     "HttpError": "workflow.http_records",
     "HttpResponse": "workflow.http_records",

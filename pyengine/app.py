@@ -39,6 +39,9 @@ from pyengine.definitions.retry import Duration, Retry
 from pyengine.definitions.signals import Signal
 from pyengine.development import DevelopmentChecks, check_finished, observing
 from pyengine.errors import InvalidRequest, RunFailed
+from pyengine.extensions import extensions
+from pyengine.features.checks.received_signals import received_signals
+from pyengine.features.checks.warning import DETERMINISM
 from pyengine.foreground import ServingProcess, grace_seconds, runner, serve
 from pyengine.here_and_now import ended_here
 from pyengine.live_bar import following
@@ -80,8 +83,9 @@ class App(AppCalls, AppSchedules, Starts):
         listen_url: str | None = None,
         deps: Mapping[str, Any] | None = None,
     ) -> None:
-        self.registry = Registry()
+        self.registry = Registry([DETERMINISM], received_signals)
         self.memos = {}
+        self.schedules = {}
         self.deps = check_dependencies(deps)
         self._database_url: str | None
         self._data_dir: Path | None
@@ -446,7 +450,11 @@ class App(AppCalls, AppSchedules, Starts):
         async with (
             open_dependencies(self.deps) as opened,
             Worker(
-                self.registry, place.database, listener=place.listener, dependencies=opened, **options
+                self.registry,
+                place.database,
+                listener=place.listener,
+                extensions=extensions(self.registry, self.schedules, opened),
+                **options,
             ) as worker,
             self._serving_calls(place.database, place.listener, options.get("threads"), programs) as calls,
         ):

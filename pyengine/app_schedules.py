@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from pyengine.definitions.registry import Registry, Workflow
+from pyengine.definitions.registry import Workflow
 from pyengine.definitions.schedules import ScheduleDef, checked_schedule_id
 from pyengine.errors import InvalidRequest
 
@@ -20,9 +20,13 @@ R = TypeVar("R")
 
 
 class AppSchedules:
-    """The schedules of an app."""
+    """The schedules of an app.
 
-    registry: Registry
+    Attributes:
+        schedules: those that its code declares, by id.
+    """
+
+    schedules: dict[str, ScheduleDef]
 
     def schedule(
         self,
@@ -78,7 +82,16 @@ class AppSchedules:
                 tags=dict(tags or {}),
             )
             schedule.check()
-            self.registry.add_schedule(schedule)
+            self._add_schedule(schedule)
             return workflow
 
         return declare
+
+    def _add_schedule(self, schedule: ScheduleDef) -> None:
+        known, own = self.schedules.setdefault(schedule.id, schedule).workflow.name, schedule.workflow.name
+        if known != own:
+            raise InvalidRequest(
+                f"schedule {schedule.id!r} is declared for {known} and {own}",
+                hint="give one of them another id=",
+            )
+        self.schedules[schedule.id] = schedule

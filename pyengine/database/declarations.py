@@ -8,7 +8,7 @@ is sent again later, because a worker waits for no transaction of a user.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from pyengine.database.failure_log import FailureLog
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.schedules import DECLARE_SCHEDULES
 from pyengine.definitions.registry import Registry
+from pyengine.definitions.schedules import ScheduleDef
 from pyengine.errors import EngineError
 
 __all__ = ["Declarations"]
@@ -25,17 +26,18 @@ logger = logging.getLogger("pyengine.worker")
 
 
 class Declarations:
-    """Records the schedules of a registry.
+    """Records the schedules of an app.
 
     Args:
         link: connections for statements.
-        registry: workflows and schedules.
+        registry: the workflows of the app.
+        schedules: what it declares.
     """
 
-    def __init__(self, link: ConnectionPool, registry: Registry) -> None:
+    def __init__(self, link: ConnectionPool, registry: Registry, schedules: Iterable[ScheduleDef]) -> None:
         self._link = link
         self._workflows = sorted({one.name for one in registry.workflows()})
-        self._all = [one.record() for one in registry.schedules()]
+        self._all = [one.record() for one in schedules]
         self._ids = {one["id"] for one in self._all}
         self._unrecorded = self._all
         self._again = False

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
+from pyengine.definitions.code_check import Hazard
 from pyengine.definitions.retry import NO_RETRY, Retry
 from pyengine.definitions.signals import Signal
 from pyengine.definitions.signatures import Signature
@@ -57,6 +58,10 @@ class Home(Protocol):
         """Return its workflow of that name and version, or None."""
         ...
 
+    def hazards(self, function: Callable[..., Any]) -> Sequence[Hazard]:
+        """Return what its checks find in the code of a workflow."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowDef:
@@ -71,7 +76,7 @@ class WorkflowDef:
         deadline_ms: limit of a whole run, milliseconds; a longer one times out; None means no limit.
         retry: how often and when a failed run is tried again from its beginning.
         signals: declared signals; with those that its code names they are all that it receives. None means
-            that none are declared (see received_signals.py).
+            that none are declared (see features/checks/received_signals.py).
         any_signal: whether signals of other names are accepted.
         signature: binds, encodes and decodes its arguments and result.
         home: the registry of its app; None outside of one.

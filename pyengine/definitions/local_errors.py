@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
-from pyengine.definitions.determinism.source import source_of
+from pyengine.definitions.function_source import source_of
 
 __all__ = ["local_errors", "warn_of_inner_errors"]
 

@@ -12,21 +12,19 @@ import difflib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pyengine.definitions.bound_workflow import BoundWorkflow
+from pyengine.definitions.code_check import CodeCheck, Hazard
 from pyengine.definitions.current_run import scope
 from pyengine.definitions.definition import Home, OnInterrupt, StepDef, WorkflowDef
-from pyengine.definitions.determinism.warning import warn_of
 from pyengine.definitions.local_errors import local_errors, warn_of_inner_errors
 from pyengine.definitions.nested_calls import warn_of_nested
 from pyengine.definitions.queues import check_queue
-from pyengine.definitions.received_signals import ReceivedSignals, received_signals
 from pyengine.definitions.refusals import refuse_no_function
 from pyengine.definitions.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
-from pyengine.definitions.schedules import ScheduleDef
-from pyengine.definitions.signals import Signal
+from pyengine.definitions.signals import ReceivedSignals, Signal
 from pyengine.definitions.signatures import Signature
 from pyengine.errors import InvalidRequest, NotFound, recorded_module
 from pyengine.values.texts import is_text
@@ -303,13 +301,30 @@ def _declared_signals(
     return tuple(one if isinstance(one, Signal) else Signal(one) for one in signals)
 
 
-class Registry:
-    """The steps, workflows and error classes of an application, by name."""
+def _declared(workflow: WorkflowDef) -> ReceivedSignals:
+    """Return the signals that a workflow declares; one that declares none may receive any."""
+    return ReceivedSignals(
+        types={signal.name: signal.annotation for signal in workflow.signals or ()},
+        any=workflow.any_signal or workflow.signals is None,
+    )
 
-    def __init__(self) -> None:
+
+class Registry:
+    """The steps, workflows and error classes of an application, by name.
+
+    Args:
+        checks: of the code of workflows, when they are registered.
+        received: the signals that a workflow receives; those that it declares by default.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[CodeCheck] = (),
+        received: Callable[[WorkflowDef], ReceivedSignals] = _declared,
+    ) -> None:
+        self._checks, self._receives = tuple(checks), received
         self._steps: dict[str, StepDef] = {}
         self._workflows: dict[tuple[str, str], WorkflowDef] = {}
-        self._schedules: dict[str, ScheduleDef] = {}
         self._received: dict[tuple[str, str], ReceivedSignals] = {}
         self.errors: dict[tuple[str, str], type[BaseException]] = {}
 
@@ -343,23 +358,9 @@ class Registry:
         self._workflows[at] = definition
         self._add_errors(definition.retry, definition.fn)
         self._received.pop(at, None)
-        warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
+        for check in self._checks:
+            check.warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
         return workflow
-
-    def add_schedule(self, schedule: ScheduleDef) -> None:
-        """Register a schedule of a workflow.
-
-        Raises:
-            InvalidRequest: a schedule of another workflow has that id.
-        """
-        known = self._schedules.setdefault(schedule.id, schedule)
-        one, other = known.workflow.name, schedule.workflow.name
-        if one != other:
-            raise InvalidRequest(
-                f"schedule {schedule.id!r} is declared for {one} and {other}",
-                hint="give one of them another id=",
-            )
-        self._schedules[schedule.id] = schedule
 
     def add_error(self, cls: type[BaseException]) -> type[BaseException]:
         """Let an exception class be read back from the journal by its module and name."""
@@ -410,15 +411,15 @@ class Registry:
         """Return all workflows, in the order of registration."""
         return iter(self._workflows.values())
 
-    def schedules(self) -> Iterator[ScheduleDef]:
-        """Return all schedules, in the order of registration."""
-        return iter(self._schedules.values())
+    def hazards(self, function: Callable[..., Any]) -> Sequence[Hazard]:
+        """Return what the checks find in the code of a workflow, in order."""
+        return [hazard for check in self._checks for hazard in check.hazards_of(function)]
 
     def signals(self, workflow: WorkflowDef) -> ReceivedSignals:
         """Return the signals that a workflow receives."""
         at = (workflow.name, workflow.version)
         if at not in self._received:
-            self._received[at] = received_signals(workflow)
+            self._received[at] = self._receives(workflow)
         return self._received[at]
 
     def signal_types(self, name: str) -> list[Any]:

@@ -1,16 +1,19 @@
 """Signals: typed messages to a run, by name.
 
-Lives here: `Signal`, a name with the type of its payload. May not: sending (client/client.py), receiving
-(replay/signal_inbox.py). The theory: a signal is declared once and used by both sides, so that type checkers
-see the type of the payload on both. It is a name, not a channel: it holds no messages.
+Lives here: `Signal`, a name with the type of its payload, and the record of those that a workflow receives.
+May not: sending (client/client.py), receiving (replay/signal_inbox.py). The theory: a signal is declared once
+and used by both sides, so that type checkers see the type of the payload on both. It is a name, not a
+channel: it holds no messages.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import TypeCodec, type_codec
+from pyengine.values.json_schema import json_schema
 from pyengine.values.texts import is_text
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ else:
 
     T = TypeVar("T")
 
-__all__ = ["Signal", "check_signal_name"]
+__all__ = ["ReceivedSignals", "Signal", "check_signal_name"]
 
 _NAME_BYTES_MAX = 256
 
@@ -88,3 +91,20 @@ class Signal(Generic[T]):
     def __repr__(self) -> str:
         shown = getattr(self.annotation, "__qualname__", self.annotation)
         return f"Signal[{shown}]({self.name!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedSignals:
+    """The signals that a workflow receives.
+
+    Args:
+        types: the type of the payload, by name.
+        any: whether it may receive other names too.
+    """
+
+    types: dict[str, Any] = field(default_factory=dict)
+    any: bool = False
+
+    def registration(self) -> dict[str, Any]:
+        """Return them as a worker registers them: with JSON schemas instead of types."""
+        return {"types": {name: json_schema(one) for name, one in self.types.items()}, "any": self.any}

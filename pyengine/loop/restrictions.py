@@ -1,8 +1,8 @@
 """The loop methods that workflow code may not call, and the alternatives to them.
 
-Lives here: the refusals of loop methods, and the three calls of asyncio that order by address or by thread.
-May not: the loop (``event_loop.py``, which asks this module), the table of methods, which is a part of the
-one that a registration checks code by (``definitions/determinism/rules.py``). The theory: a useful refusal
+Lives here: the table of loop methods with its refusals, and the three calls of asyncio that order by address
+or by thread. May not: the loop (``event_loop.py``, which asks this module), looking for such calls in code
+(``features/checks/rules.py``, which reads the table). The theory: a useful refusal
 names the call and an alternative that works. So each method has a row there, and none raises a bare
 NotImplementedError deep inside asyncio.
 
@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn, TypeVar
 
-from pyengine.definitions.determinism.rules import LOOP_METHODS, STEP
 from pyengine.errors import ForbiddenInWorkflow
 
 __all__ = [
     "ENSURE_FUTURE",
+    "HTTP",
+    "LOOP_METHODS",
+    "STEP",
     "WAIT",
     "WRAP_FUTURE",
     "check_future",
@@ -34,6 +36,28 @@ __all__ = [
 ]
 
 _Loop = TypeVar("_Loop", bound=type)
+
+STEP: Final = "a step: an `async def` step runs on the worker's loop, a plain `def` step in its thread pool"
+HTTP: Final = f"ctx.http, or {STEP}"
+
+LOOP_METHODS: Final[Mapping[str, str]] = {
+    STEP: """
+        run_in_executor call_soon_threadsafe set_default_executor shutdown_default_executor
+        getaddrinfo getnameinfo create_connection create_server create_unix_connection create_unix_server
+        create_datagram_endpoint connect_accepted_socket connect_read_pipe connect_write_pipe
+        start_tls sendfile subprocess_shell subprocess_exec add_reader remove_reader add_writer remove_writer
+        sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto
+        sock_connect sock_accept sock_sendfile""",
+    "ctx.receive() or ctx.promise(); signals to the process belong to the worker": """
+        add_signal_handler remove_signal_handler""",
+    "await the coroutine; the worker drives this loop": """
+        run_forever run_until_complete stop shutdown_asyncgens""",
+    HTTP: "get_task_factory",
+    "nothing: this loop belongs to the engine and cannot be changed": """
+        set_debug set_task_factory set_exception_handler get_exception_handler
+        default_exception_handler""",
+}
+"""Methods of an event loop that the deterministic loop refuses, by their alternative."""
 
 _CALLERS: Final = {
     "run_in_executor": "which is asyncio.to_thread(),",

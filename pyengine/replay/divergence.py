@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from pyengine.definitions.definition import WorkflowDef
-from pyengine.definitions.determinism.hazards import hazards_of
 from pyengine.errors import EngineError
 from pyengine.protocol.commands import End, Fail, Halt, Refuse
 
@@ -117,7 +116,7 @@ def hint_of(workflow: WorkflowDef, *, repeats: bool, same_code: bool = False) ->
         repeats: whether two replays agreed.
         same_code: whether it is known that this very code began the run.
     """
-    hazards = hazards_of(workflow.fn)[:_HAZARDS_MAX]
+    hazards = [] if workflow.home is None else workflow.home.hazards(workflow.fn)[:_HAZARDS_MAX]
     lines = "; ".join(f"{one.file}:{one.line} {one.action}: use {one.instead}" for one in hazards)
     if not repeats:
         return lines or _TAKE

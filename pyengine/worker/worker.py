@@ -23,14 +23,12 @@ import msgspec
 
 from pyengine import clock
 from pyengine.database.connection import Database
-from pyengine.database.declarations import Declarations
 from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.registered import Registered
 from pyengine.database.statements.procedures import BYE, PRESENT, Hello
 from pyengine.database.statements.reservations import KEEP
-from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.queues import check_queue
 from pyengine.definitions.registry import Registry
 from pyengine.errors import EngineError, InvalidRequest
@@ -51,6 +49,7 @@ from pyengine.worker.effects import (
     StartAttempt,
 )
 from pyengine.worker.events import AttemptRunsLong, Closed, Draining, LeasesLost, Stopping
+from pyengine.worker.extensions import NO_EXTENSIONS, Extensions, Served
 from pyengine.worker.handoff import Handoff
 from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
 from pyengine.worker.lease_heartbeat import (
@@ -61,7 +60,6 @@ from pyengine.worker.lease_heartbeat import (
     hello_when_adopted,
 )
 from pyengine.worker.run_manager import RunManager
-from pyengine.worker.service_runner import Served, Server
 from pyengine.worker.sql_step_runner import SqlStepRunner
 from pyengine.worker.step_runner import StepRunner, lease_in, renewable
 from pyengine.worker.ticker import DatabaseClock, TickAnswer, Ticker
@@ -97,7 +95,7 @@ class Worker(Registered):
         step_concurrency: async steps at a time.
         threads: sync steps at a time.
         listener: shared with the clients of this process.
-        dependencies: what `ctx.deps` is in steps; they outlive the worker.
+        extensions: what features add to it.
         grace_s: how long a stop waits for steps that must not be cut off, and for those that clean up.
         keeps: other workers may not have its runs while it is there.
         make_runs: makes its run manager, from the arguments of `RunManager`; for checks of development.
@@ -122,7 +120,7 @@ class Worker(Registered):
         step_concurrency: int = 1000,
         threads: int = 16,
         listener: Listener | None = None,
-        dependencies: Dependencies | None = None,
+        extensions: Extensions = NO_EXTENSIONS,
         grace_s: float = GRACE_S,
         keeps: bool = False,
         make_runs: Callable[..., RunManager] = RunManager,
@@ -141,7 +139,7 @@ class Worker(Registered):
         self._concurrency = concurrency
         self._step_concurrency = step_concurrency
         self._threads = threads
-        self._dependencies = dependencies
+        self._extensions = extensions
         self._grace_s = grace_s
         self._keeps = keeps
         self._make_runs = make_runs
@@ -185,7 +183,7 @@ class Worker(Registered):
         self._values = ValueThreads(self._loop)
         self._side = ConnectionPool(self.database, "side", _SIDE, min_open=1)
         self._work = ConnectionPool(self.database, "work", _WORK)
-        self._declarations = Declarations(self._side, self._registry)
+        self._declarations = self._extensions.declarations(self._side)
         answer = await self._register(self._side, hello_when_adopted(self.database, self._side, hello))
         _warn_of_namesakes(answer["namesakes"], self._registry)
         settings = {name: int(value) for name, value in answer["settings"].items() if str(value).isdigit()}
@@ -221,14 +219,14 @@ class Worker(Registered):
         asked = database_clock.now_ms, terms.may_begin, randomness
         runs = self._make_runs(self._registry, codec, *asked, max_warm=settings["max_warm"])
         dispatcher = Dispatcher(runs, wake.set)
-        # once, not in the context of each step
-        dispatcher.share(current_dependencies, self._dependencies)
+        for variable, value in self._extensions.shared:  # once, not in the context of each step
+            dispatcher.share(variable, value)
         post, leased = dispatcher.post, runs.leased
         slots = Capacity(self._concurrency or settings["max_in_flight"], leased, wake.set)
-        self._server = Server(self._work, served=self._did_serve)
+        self._services = self._extensions.services(self._work, self._did_serve)
         blocked = BlockedRuns(self._side, self.id)
         ticker = Ticker(
-            self._side, self.id, ticked=self._did_tick, services=self._server.record_due, blocked=blocked
+            self._side, self.id, ticked=self._did_tick, services=self._services.record_due, blocked=blocked
         )
         self._steps = StepRunner(
             self._loop,
@@ -312,7 +310,7 @@ class Worker(Registered):
             self.turn_loop.apply,
             self.turn_loop.send_large,
             self.parts.ticker.run,
-            self._server.run,
+            self._services.run,
             self._each_second,
             self.parts.dispatcher.failure,
         )
@@ -419,7 +417,7 @@ class Worker(Registered):
 
     def _hinted(self) -> None:
         self.parts.ticker.record_activity(clock.monotonic())
-        self._server.hinted(clock.monotonic())
+        self._services.hinted(clock.monotonic())
         self.turn_loop.hinted()
 
     def _did_tick(self, answer: TickAnswer) -> None:

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from pyengine import App, DeterminismWarning
-from pyengine.definitions.determinism import rules, source
-from pyengine.definitions.determinism.hazards import hazards_of
+from pyengine.definitions import function_source as source
+from pyengine.features.checks import rules
+from pyengine.features.checks.hazards import hazards_of
 from pyengine.loop.event_loop import DeterministicLoop
+from pyengine.loop.restrictions import LOOP_METHODS
 
 HERE = Path(__file__).parent
 GUILTY, INNOCENT = HERE / "guilty_workflows.py", HERE / "innocent_workflows.py"
@@ -204,7 +206,7 @@ async def ctx_call(memo: Any) -> float:
 
 def test_one_table() -> None:
     """The loop refuses each method of the table, and each call in it is one of Python's."""
-    for names in rules.LOOP_METHODS.values():
+    for names in LOOP_METHODS.values():
         for name in names.split():
             assert rules.instead_of_loop_method(name) is not None
             assert getattr(DeterministicLoop, name).__qualname__ == name

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pyengine.compatibility import Journal, check_journal
 from pyengine.context import ctx
-from pyengine.definitions.registry import Workflow
+from pyengine.definitions.registry import Registry, Workflow
 from pyengine.errors import NondeterminismError
+from pyengine.features.checks.warning import DETERMINISM
 from pyengine.protocol.commands import Halt
 from pyengine.protocol.journal import Row
 from pyengine.replay.divergence import explain
@@ -36,7 +38,7 @@ def halted(run: MemoryRun, code: Workflow[..., Any]) -> NondeterminismError:
     """Replay the journal of a run with some code, and once more if they differ; return the error."""
     end = run.cold(code).end
     assert isinstance(end, Halt)
-    end = explain(end, code.definition, lambda: run.cold(code).end)
+    end = explain(end, replace(code.definition, home=Registry([DETERMINISM])), lambda: run.cold(code).end)
     error = run.codec.decode_error(end.problem)
     assert isinstance(error, NondeterminismError) and str(error.message) == json.loads(end.problem)["message"]
     return error

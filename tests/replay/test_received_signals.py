@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pyengine import InvalidRequest, JoinSet, Signal, ctx
-from pyengine.definitions.received_signals import received_signals
 from pyengine.definitions.registry import Registry, make_step, make_workflow
+from pyengine.features.checks.received_signals import received_signals
 from tests.replay import received
 from tests.replay.received import begin_elsewhere, wait_elsewhere
 
@@ -252,7 +252,7 @@ def test_a_registration_has_schemas() -> None:
 
 def test_a_registry_finds_them_again_after_a_change() -> None:
     """The signals are found once, and again if the workflow is registered again."""
-    registry = Registry()
+    registry = Registry(received=received_signals)
     for _ in range(2):
         workflow = registry.add_workflow(make_workflow(by_object)).definition
         assert registry.signals(workflow) is registry.signals(workflow)

@@ -22,9 +22,10 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("definitions",),
     ("loop",),
     ("replay",),
-    ("workflow",),
+    ("workflow", "features.checks"),
     ("database",),
     ("client", "worker"),
+    ("features", "features.sql"),
     ("calls",),
     ("embedded", "admin", "gateway"),
     (
@@ -37,14 +38,15 @@ RANKS: tuple[tuple[str, ...], ...] = (
             "stop_signals",
             "foreground",
         ),
-        *("app_calls", "app_schedules", "here_and_now", "live_bar", "context", "app"),
+        *("app_calls", "app_schedules", "here_and_now", "live_bar", "context", "extensions", "app"),
     ),
     ("demo",),
     ("cli", "__main__"),
 )
 CHAINS = {
     *("compatibility", "replay_check", "development", "sync", "app_runtime", "stop_signals", "foreground"),
-    *("app_calls", "app_schedules", "here_and_now", "live_bar", "context", "app", "cli", "__main__"),
+    *("app_calls", "app_schedules", "here_and_now", "live_bar", "context", "extensions", "app", "cli"),
+    "__main__",
 }
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {
@@ -97,8 +99,9 @@ KNOWN = {module.dotted for module in PACKAGE}
 
 
 def place(dotted: str) -> str:
-    """The name that has a rank: ``pyengine.admin.migrate`` -> ``admin``."""
-    return dotted.split(".")[1] if dotted.count(".") else ""
+    """The name that has a rank: ``pyengine.admin.migrate`` -> ``admin``; each feature has its own."""
+    names = dotted.split(".")[1:]
+    return ".".join(names[: 2 if names[:1] == ["features"] else 1])
 
 
 def is_in(dotted: str, places: tuple[str, ...]) -> bool:

@@ -21,11 +21,11 @@ from pyengine.client.results import ResultPoller
 from pyengine.database.connection import ReconnectingConnection
 from pyengine.database.declarations import Declarations
 from pyengine.database.listener import Listener
+from pyengine.features.sql.service_runner import Server
 from pyengine.worker.blocked_runs import BlockedRuns
 from pyengine.worker.handoff import Handoff
 from pyengine.worker.journal_poller import JournalFetcher
 from pyengine.worker.lease_heartbeat import Heartbeat
-from pyengine.worker.service_runner import Server
 from pyengine.worker.step_runner import StepRunner
 from pyengine.worker.ticker import Ticker
 from pyengine.worker.transaction_runner import TransactionRunner

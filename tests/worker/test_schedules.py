@@ -125,7 +125,7 @@ def test_declarations_are_checked() -> None:
         app.schedule("@daily", id="x")(app.workflow(name="other")(_other))
     with pytest.raises(InvalidRequest, match="schedule y: workflow _report: too many positional arguments"):
         app.schedule("@daily", id="y", args=(1,))(app.workflow(_report))
-    assert [one.id for one in app.registry.schedules()] == ["x"]
+    assert list(app.schedules) == ["x"]
 
 
 async def _other() -> None: ...

@@ -17,8 +17,11 @@ import pytest
 from pyengine import App, Client, SqlError, Worker, ctx
 from pyengine.definitions.registry import Registry
 from pyengine.errors import InvalidRequest, RunFailed
+from pyengine.features.sql.service_runner import Server
+from pyengine.worker.extensions import Extensions
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+SERVES = Extensions(services=Server)
 
 FUNCTIONS = """
 create schema billing;
@@ -109,7 +112,7 @@ def test_a_worker_without_code_serves(billing: App, conn: Connection, dsn: str) 
     function is stopped at its timeout and holds up no timer; one whose session is killed is called again."""
 
     async def main() -> None:
-        async with Client(dsn) as client, Worker(Registry(), dsn):
+        async with Client(dsn) as client, Worker(Registry(), dsn, extensions=SERVES):
             conn.execute("select durable.start('sql://billing.slow', '[60]', id => 'slow')")
             conn.execute("select durable.create_promise('timer', timeout => '10 ms')")
             conn.execute(
@@ -139,7 +142,11 @@ def test_many_workers_serve_each_run_once(billing: App, conn: Connection, dsn: s
     """However many workers and psql sessions serve, each run's function is called once."""
 
     async def main() -> None:
-        async with Client(dsn) as client, Worker(Registry(), dsn), Worker(Registry(), dsn):
+        async with (
+            Client(dsn) as client,
+            Worker(Registry(), dsn, extensions=SERVES),
+            Worker(Registry(), dsn, extensions=SERVES),
+        ):
             runs = [await client.start("sql://billing.close", f"2026-01-{n:02}") for n in range(1, 29)]
             other = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
             for _ in range(20):
@@ -195,7 +202,7 @@ def test_a_worker_is_killed_in_a_step(billing: App, conn: Connection, dsn: str, 
                 victim.wait()
                 if not frees:
                     conn.execute(f"select pg_terminate_backend(pid) from ({waiting}) x".encode())
-            async with Worker(billing.registry, dsn):
+            async with Worker(billing.registry, dsn, extensions=SERVES):
                 assert await run.result() == "2026-07-01"
 
     try:

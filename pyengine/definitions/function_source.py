@@ -1,8 +1,9 @@
 """The parsed source of the modules that functions are in.
 
 Lives here: `source_of`, which finds a function in the source of its file. May not: the meaning of anything
-in it (names.py). Design: a file is parsed once, however many workflows it has; `inspect.getsource` would read
-it again for each. A few files are kept, because modules register their workflows one after the other.
+in it (features/checks/names.py). Design: a file is parsed once, however many workflows it has;
+`inspect.getsource` would read it again for each. A few files are kept, because modules register their
+workflows one after the other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The check of workflow code for calls that a replay cannot repeat.
+"""The checks of the code of workflows: calls that a replay cannot repeat, and the signals that it receives.
 
 Lives here: the table of such calls with their alternatives (rules.py), the meaning of a name in the source of
-a function (names.py), the walk through that source (hazards.py), and the warnings of a registration
-(warning.py). May not: running workflow code, importing a module for it, a journal.
+a function (names.py), the walk through that source (hazards.py), the warnings of a registration (warning.py),
+and the search for signals (received_signals.py). May not: running workflow code, importing a module for it, a
+journal.
 
 The way of a call: `Registry.add_workflow` asks warning.py, hazards.py finds `now()` in the source, names.py
 resolves it to `datetime.datetime.now`, rules.py has a row for that, and Python shows a `DeterminismWarning`

@@ -21,8 +21,9 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.sessions import transaction
 from pyengine.database.statements.sql_functions import NEXT_SERVICE, SERVE, SERVICE_LIMIT, SERVICES_DUE
 from pyengine.errors import EngineError
+from pyengine.worker.extensions import Served
 
-__all__ = ["Served", "Server"]
+__all__ = ["Server"]
 
 logger = logging.getLogger("pyengine.serving")
 
@@ -30,14 +31,6 @@ _AGAIN_S = 1.0
 _PAUSE_S = 0.02
 _PAUSE_MAX_S = 1.0
 _UNLIMITED_S = 1e7
-
-
-class Served(msgspec.Struct):
-    """The answer to serving a task."""
-
-    served: int
-    hints: list[str]
-    settled: bool
 
 
 class Server:
@@ -48,7 +41,7 @@ class Server:
         served: called with each answer that did something.
     """
 
-    def __init__(self, links: ConnectionPool, *, served: Callable[[Served], None]) -> None:
+    def __init__(self, links: ConnectionPool, served: Callable[[Served], None]) -> None:
         self._links = links
         self._served = served
         self._known = False

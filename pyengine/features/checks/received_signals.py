@@ -1,7 +1,7 @@
 """The signals that the code of a workflow receives.
 
 Lives here: `received_signals`, which finds them in the source of a workflow and of the functions that it
-names, in any module of the user. May not: the meaning of names (determinism/names.py), running any code of
+names, in any module of the user. May not: the meaning of names (names.py), running any code of
 users. Design: a signal that is missing here is refused although the code receives it, and one too many only
 costs a finding. So every signal that the code names counts. The set is open, and no name is refused, if the
 code receives a name that cannot be seen or awaits a call that cannot be followed. The search runs when a
@@ -13,19 +13,17 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 from pyengine.definitions.definition import WorkflowDef
-from pyengine.definitions.determinism.names import UNKNOWN, Names, closure_of
-from pyengine.definitions.determinism.source import FunctionNode, source_of
-from pyengine.definitions.signals import Signal
-from pyengine.values.json_schema import json_schema
+from pyengine.definitions.function_source import FunctionNode, source_of
+from pyengine.definitions.signals import ReceivedSignals, Signal
+from pyengine.features.checks.names import UNKNOWN, Names, closure_of
 
-__all__ = ["ReceivedSignals", "received_signals"]
+__all__ = ["received_signals"]
 
 _FUNCTIONS_MAX: Final = 1000
 _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
@@ -45,23 +43,6 @@ _METHODS_OF_HANDLES: Final = frozenset(
     }
 )
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedSignals:
-    """The signals that a workflow receives.
-
-    Args:
-        types: the type of the payload, by name.
-        any: whether it may receive other names too.
-    """
-
-    types: dict[str, Any] = field(default_factory=dict)
-    any: bool = False
-
-    def registration(self) -> dict[str, Any]:
-        """Return them as a worker registers them: with JSON schemas instead of types."""
-        return {"types": {name: json_schema(one) for name, one in self.types.items()}, "any": self.any}
 
 
 def received_signals(workflow: WorkflowDef) -> ReceivedSignals:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from pyengine.definitions.determinism import rules
-from pyengine.definitions.determinism.names import Names, closure_of
-from pyengine.definitions.determinism.source import source_of
+from pyengine.definitions.function_source import source_of
+from pyengine.features.checks import rules
+from pyengine.features.checks.names import Names, closure_of
 
 __all__ = ["changed_by"]
 

@@ -12,40 +12,25 @@ import ast
 import inspect
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, Final, TypeAlias
 
+from pyengine.definitions.code_check import Hazard
 from pyengine.definitions.definition import StepDef
-from pyengine.definitions.determinism import rules
-from pyengine.definitions.determinism.lost_changes import changed_by
-from pyengine.definitions.determinism.names import UNKNOWN, Meaning, Names, closure_of
-from pyengine.definitions.determinism.source import FunctionNode, Source, source_of
+from pyengine.definitions.function_source import FunctionNode, Source, source_of
+from pyengine.features.checks import rules
+from pyengine.features.checks.lost_changes import changed_by
+from pyengine.features.checks.names import UNKNOWN, Meaning, Names, closure_of
+from pyengine.loop.restrictions import STEP
 
-__all__ = ["Hazard", "hazards_of"]
+__all__ = ["hazards_of"]
 
 _Comprehension: TypeAlias = ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp
 _SHOWN_MAX: Final = 60
 _IN_ANY_ORDER = frozenset({"all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum"})
 _IN_THEIR_ORDER = frozenset({"enumerate", "filter", "iter", "list", "map", "reversed", "tuple", "zip"})
 _METHODS_IN_THEIR_ORDER = frozenset({"extend", "fromkeys", "join"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hazard:
-    """A place that a replay cannot repeat.
-
-    Args:
-        file: its file.
-        line: its line.
-        action: what the code does there, as a verb and its object: "calls time.time()".
-        instead: the alternative.
-    """
-
-    file: str
-    line: int
-    action: str
-    instead: str
 
 
 def hazards_of(function: Callable[..., Any]) -> list[Hazard]:
@@ -185,7 +170,7 @@ class _Walk:
         """Return the alternative to a call, or None if a replay can repeat it."""
         head, _, last = (called.name or "").rpartition(".")
         if head == "<path>":
-            return rules.STEP if last in rules.PATH_METHODS else None
+            return STEP if last in rules.PATH_METHODS else None
         if head == "<loop>":
             return rules.instead_of_loop_method(last)
         if called.value is id:

@@ -14,17 +14,17 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final
 
+from pyengine.loop.restrictions import HTTP, LOOP_METHODS, STEP
+
 __all__ = [
     "ATTRIBUTES",
     "GLOBALS",
     "HASHES",
     "IDENTITIES",
-    "LOOP_METHODS",
     "MUTATING_METHODS",
     "PATH_METHODS",
     "RETURNED",
     "SET_ORDER",
-    "STEP",
     "attribute_name",
     "full_name",
     "instead_of",
@@ -32,31 +32,10 @@ __all__ = [
     "instead_of_type",
 ]
 
-STEP: Final = "a step: an `async def` step runs on the worker's loop, a plain `def` step in its thread pool"
 RETURNED: Final = "a value that the step returns"
 """Alternative to reading an object that a step changes."""
 _READ: Final = "a step, or an argument of the workflow"
-_HTTP: Final = f"ctx.http, or {STEP}"
 _RANDOM: Final = "ctx.random(); for more, random.Random(ctx.random())"
-
-LOOP_METHODS: Final[Mapping[str, str]] = {
-    STEP: """
-        run_in_executor call_soon_threadsafe set_default_executor shutdown_default_executor
-        getaddrinfo getnameinfo create_connection create_server create_unix_connection create_unix_server
-        create_datagram_endpoint connect_accepted_socket connect_read_pipe connect_write_pipe
-        start_tls sendfile subprocess_shell subprocess_exec add_reader remove_reader add_writer remove_writer
-        sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto
-        sock_connect sock_accept sock_sendfile""",
-    "ctx.receive() or ctx.promise(); signals to the process belong to the worker": """
-        add_signal_handler remove_signal_handler""",
-    "await the coroutine; the worker drives this loop": """
-        run_forever run_until_complete stop shutdown_asyncgens""",
-    _HTTP: "get_task_factory",
-    "nothing: this loop belongs to the engine and cannot be changed": """
-        set_debug set_task_factory set_exception_handler get_exception_handler
-        default_exception_handler""",
-}
-"""Methods of an event loop that the deterministic loop refuses, by their alternative."""
 
 _LOOP_CALLS: Final = {
     "asyncio.create_subprocess_exec": "subprocess_exec",
@@ -115,7 +94,7 @@ _CALLS: Final[Mapping[str, str]] = {
         threading.Thread threading.Timer concurrent.futures.ThreadPoolExecutor
         concurrent.futures.ProcessPoolExecutor multiprocessing.Process multiprocessing.Pool
         _thread.start_new_thread""",
-    _HTTP: """
+    HTTP: """
         requests.get requests.post requests.put requests.patch requests.delete requests.head
         requests.options requests.request requests.Session requests.session
         urllib.request.urlopen urllib.request.urlretrieve urllib.request.build_opener

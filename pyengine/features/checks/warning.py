@@ -1,18 +1,20 @@
 """Warnings about workflow code that a replay cannot repeat.
 
-Lives here: `DeterminismWarning`, and `warn_of`, which gives one for each hazard (hazards.py) when a workflow
-is registered. May not: raising; a filter of the user may do that: `-W error::pyengine.DeterminismWarning`.
+Lives here: `DeterminismWarning`; `warn_of`, which gives one for each hazard (hazards.py) when a workflow is
+registered; the check that an app gives to its registry. May not: raising; a filter of the user may do that:
+`-W error::pyengine.DeterminismWarning`.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from pyengine.definitions.determinism.hazards import hazards_of
+from pyengine.definitions.code_check import CodeCheck
+from pyengine.features.checks.hazards import hazards_of
 
-__all__ = ["DeterminismWarning", "warn_of"]
+__all__ = ["DETERMINISM", "DeterminismWarning", "warn_of"]
 
 
 class DeterminismWarning(UserWarning):
@@ -40,3 +42,7 @@ def warn_of(function: Callable[..., Any], workflow: str) -> None:
             module=scope.get("__name__"),
             registry=scope.setdefault("__warningregistry__", {}),
         )
+
+
+DETERMINISM: Final = CodeCheck(hazards_of=hazards_of, warn_of=warn_of)
+"""The check, as an app gives it to its registry."""
