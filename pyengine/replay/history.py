@@ -111,6 +111,34 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True):
 NO_ATTEMPTS = Attempts()
 
 
+class _Recorded:
+    """The attempts of one step, as its rows tell them.
+
+    They are read when somebody asks, so those of a step that has ended never are. The numbers count and not
+    the rows: those of failures that lie far back are removed, and those of interrupted attempts are not.
+    """
+
+    __slots__ = ("begun", "ended", "first", "interrupted", "last", "unread")
+
+    def __init__(self, first: Row) -> None:
+        self.first = first
+        self.unread: list[Row] = []
+        self.begun = self.ended = self.interrupted = 0
+        self.last = _Retrying()
+
+    def read(self) -> None:
+        """Take in the rows that were added since."""
+        for row in self.unread:
+            number = row.attempt or self.ended + 1
+            if row.type in _STARTS:
+                self.begun = number
+                continue
+            self.last = msgspec.json.decode(row.data, type=_Retrying) if row.data else _Retrying()
+            self.interrupted += self.last.interrupted
+            self.ended = max(self.ended, number)
+        self.unread.clear()
+
+
 class History:
     """Journal rows in order, with indexes for replay.
 
@@ -155,7 +183,7 @@ class History:
         self.suspend_seq = -1
         self.cancel_seq: int | None = None
         self.max_child_at_cancel = -1
-        self._attempts: dict[int, list[Row]] = {}
+        self._attempts: dict[int, _Recorded] = {}
 
     def add(self, rows: Iterable[Row], next_seq: int = 0) -> None:
         """Append rows, in journal order.
@@ -175,7 +203,7 @@ class History:
                 if kind in RESOLVING:
                     self.completions.append(row)
                 elif kind in _ATTEMPTS:
-                    self._attempts.setdefault(child, []).append(row)
+                    self._add_attempt(child, row)
             elif kind == RowType.CANCEL_REQUESTED and self.cancel_seq is None:
                 self.cancel_seq, self.max_child_at_cancel = row.seq, self.max_child
                 self.completions.append(row)
@@ -192,6 +220,12 @@ class History:
         if next_seq > self.next_seq:
             self.next_seq = next_seq
 
+    def _add_attempt(self, child: int, row: Row) -> None:
+        recorded = self._attempts.get(child)
+        if recorded is None:
+            recorded = self._attempts[child] = _Recorded(row)
+        recorded.unread.append(row)
+
     def _add_suspension(self, row: Row) -> None:
         self.suspend_seq = row.seq
         if not row.data:
@@ -202,26 +236,18 @@ class History:
 
     def attempts(self, child: int) -> Attempts:
         """Return the recorded attempts of a step that is not completed."""
-        if child not in self._attempts:
+        recorded = self._attempts.get(child)
+        if recorded is None:
             return NO_ATTEMPTS
-        ended, failures, begun = 0, 0, 0
-        last = _Retrying()
-        for row in self._attempts[child]:
-            number = row.attempt or ended + 1
-            if row.type in _STARTS:
-                begun = number
-                continue
-            last = msgspec.json.decode(row.data, type=_Retrying) if row.data else _Retrying()
-            failures += not last.interrupted
-            ended = max(ended, number)
-        is_begun = begun > ended
+        recorded.read()
+        is_begun = recorded.begun > recorded.ended
         return Attempts(
-            attempt=begun if is_begun else ended + 1,
-            failures=failures,
-            retry_at_ms=last.retry_at,
+            attempt=recorded.begun if is_begun else recorded.ended + 1,
+            failures=recorded.ended - recorded.interrupted,
+            retry_at_ms=recorded.last.retry_at,
             begun=is_begun,
-            interrupted=last.interrupted,
-            recorded_retry=_recorded_retry(self._attempts[child][0]),
+            interrupted=recorded.last.interrupted,
+            recorded_retry=_recorded_retry(recorded.first),
         )
 
     def neighbours(self, child: int) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
--- The execution journal: append-only, written by _append alone, one row for up to three logical events of one transaction.
+-- The execution journal: append-only but for failures that lie far back, written by _append alone, one row for up to three
+-- logical events of one transaction.
 -- The view durable.journal_events gives the logical stream.
 
 create type durable.row_type as enum (

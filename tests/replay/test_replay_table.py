@@ -354,6 +354,17 @@ def test_attempts_from_the_journal() -> None:
             ],
             (2, 1, 5, True, False),
         ),
+        # rows of failures that lie far back were removed; the interrupted attempt 7 stays
+        (
+            [
+                row(1, RowType.STEP_STARTED, 1),
+                row(3, RowType.OPEN_ATTEMPT_FAILED, 1, failed),
+                row(14, RowType.ATTEMPT_STARTED, 7),
+                row(15, RowType.OPEN_ATTEMPT_FAILED, 7, cut),
+                row(900, RowType.ATTEMPT_FAILED, 450, failed),
+            ],
+            (451, 449, 5, False, False),
+        ),
     ]
     for rows, expected in table:
         (call,) = MemoryRun(workflow(code), rows=[Row(0, RowType.EXECUTION_STARTED), *rows]).moves.steps

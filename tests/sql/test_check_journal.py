@@ -111,6 +111,15 @@ LAWS: dict[str, Break] = {
             ("attempt_failed", 0, 3, None, FAILED),
         )
     ),
+    "the_last_attempts_are_kept": Break(
+        CUT.format("m", "x.attempt = 2"),
+        rows=(
+            ("first_attempt_failed", 0, 1, None, FAILED),
+            ("attempt_failed", 0, 2, None, FAILED),
+            ("attempt_failed", 0, 3, None, FAILED),
+        ),
+        also=FUSED,
+    ),
     X3: Break(rows=(("step_scheduled", 0), ("attempt_started", 0, 2))),
     "task_is_of_the_workflow_of_its_run": Break(T.format("workflow = 'leaf'", "r")),
     "problem_is_json": Break(H.format("problem = 'torn'", "r"), also="problem_only_while_halted"),

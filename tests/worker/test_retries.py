@@ -325,3 +325,54 @@ def test_a_step_that_cancels_itself_fails(dsn: str) -> None:
 
     with pytest.raises(RunFailed, match="cancelled itself"):
         app.run(go)
+
+
+def test_a_poll_is_counted_over_workers(dsn: str, conn: Connection, pytestconfig: pytest.Config) -> None:
+    """A step that fails again and again is tried as often as its policy allows, also where one worker after
+    another replays what is left of its journal; and that is little."""
+    number = 2000 if pytestconfig.getoption("--full") else 60
+    ends_at = [number // 5, number // 2]
+    app = App(dsn)
+    attempts: list[int] = []
+    rows: list[int] = []
+
+    def count() -> int:
+        found = conn.execute("select count(*) from durable._journal").fetchone()
+        return int(str(found[0])) if found else 0
+
+    async def play() -> str:
+        reached = asyncio.Event()
+
+        @app.step(retry=Retry(max_attempts=number, initial="1ms", backoff=1, jitter=0))
+        async def poll() -> None:
+            attempts.append(ctx.step.attempt)
+            if ends_at and ctx.step.attempt >= ends_at[0]:
+                del ends_at[0]
+                reached.set()
+            raise OSError(f"attempt {ctx.step.attempt}")
+
+        @app.workflow
+        async def go() -> None:
+            await poll()
+
+        async with app.client() as client:
+            async with app.worker():
+                run = await client.start(go)
+                await reached.wait()
+            rows.append(count())
+            while ends_at:
+                reached.clear()
+                async with app.worker():
+                    await reached.wait()
+                rows.append(count())
+            async with app.worker():
+                with pytest.raises(RunFailed) as failed:
+                    await run.result()
+        return str(failed.value)
+
+    assert f"attempt {number}" in asyncio.run(play())
+    # an attempt may be made again where a worker ended
+    assert sorted(set(attempts)) == list(range(1, number + 1))
+    assert attempts == sorted(attempts)
+    assert max(*rows, count()) <= 24
+    assert conn.execute("select * from durable.check()").fetchall() == []

@@ -305,6 +305,7 @@ returns void language plpgsql volatile
 as $$
 declare
   v_steps boolean;
+  v_old boolean;
   v_signals boolean;
   v_join_sets boolean;
   v_is_each boolean;
@@ -317,10 +318,11 @@ begin
     return;
   end if;
   select bool_or(durable._is_local(e.type) and e.type not in ('step_completed', 'step_failed')),
+         bool_or(durable._leaves_old_attempts(e.type, e.attempt)),
          bool_or(e.type in ('signal_delivered', 'signal_received')),
          bool_or(e.type in ('join_set_created', 'join_set_submitted', 'join_set_awaited')),
          max(case when starts_with(e.data, durable._sub()) then 2147483647 else octet_length(e.data) end)
-  into v_steps, v_signals, v_join_sets, v_bytes from unnest(p_events) e;
+  into v_steps, v_old, v_signals, v_join_sets, v_bytes from unnest(p_events) e;
   if v_bytes >= 1024 and not p_is_stored then
     -- two conditions, because a setting costs a look-up
     if v_bytes >= durable._setting_int('large_value_bytes') then
@@ -337,6 +339,9 @@ begin
   if v_steps then
     perform durable._update_open_steps(p_events);
   end if;
+  if v_old then
+    perform durable._remove_old_attempts(p_events);
+  end if;
   if v_signals then
     perform durable._check_inboxes(p_events);
     perform durable._update_inboxes(p_events);
@@ -347,7 +352,7 @@ begin
 end
 $$;
 comment on function durable._append(durable._event[], bigint, boolean, boolean) is
-  'The one writer of events, for any number of executions at once; waits are written by _await. WF006 if an event does not fit its journal. Updates heads, inboxes and join sets by it. p_is_stored: large values are stored already, and the events refer to them.';
+  'The one writer of events, for any number of executions at once; waits are written by _await. WF006 if an event does not fit its journal. Updates heads, inboxes and join sets by it, and removes attempts that lie far back. p_is_stored: large values are stored already, and the events refer to them.';
 
 create or replace function durable._update_open_steps(p_events durable._event[])
 returns void language plpgsql volatile

@@ -223,12 +223,12 @@ begin
   end if;
   perform durable._fail_journal(e.execution, e.type, e.child, format('its retry policy allows %s attempts', p.most))
   from (
-    select x.*, count(*) filter (where durable._fails_attempt(x.type)) over (w order by x.ord) as failures,
+    select x.*,
            min(case when x.type in ('first_attempt_failed', 'step_started')
-                    then durable._most_attempts(durable._json(x.data) -> 'retry') end) over w as most
-    from unnest(p_events) with ordinality as x (execution, type, child, attempt, name, input_hash, data, ord)
+                    then durable._most_attempts(durable._json(x.data) -> 'retry') end)
+             over (partition by x.execution, x.child) as most
+    from unnest(p_events) as x (execution, type, child, attempt, name, input_hash, data)
     where durable._is_local(x.type)
-    window w as (partition by x.execution, x.child)
   ) e
   join durable._executions h on h.execution = any (array[e.execution])
   left join lateral (
@@ -240,12 +240,12 @@ begin
     order by j.execution, j.seq limit 1) f on true
   cross join lateral (select coalesce(e.most, f.most) as most) p
   cross join lateral (
-    select count(*) as failures from durable._journal j
+    -- by the numbers: rows of attempts that lie far back are removed, but for interrupted ones
+    select e.attempt - count(*) as failures from durable._journal j
     where e.attempt >= p.most and e.type in ('open_attempt_failed', 'attempt_failed')
       and j.execution = any (array[h.execution]) and j.bucket = h.bucket and j.child = e.child
-      and j.type in ('first_attempt_failed', 'open_attempt_failed', 'attempt_failed')
-      and durable._json(durable._data(j)) -> 'interrupted' is distinct from 'true') s
-  where durable._fails_attempt(e.type) and e.failures + s.failures >= p.most;
+      and durable._fails_attempt(j.type) and durable._json(durable._data(j)) -> 'interrupted' = 'true') s
+  where durable._fails_attempt(e.type) and e.attempt >= p.most and s.failures >= p.most;
 end
 $$;
 comment on function durable._check_retries(durable._event[]) is

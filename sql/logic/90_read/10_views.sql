@@ -437,7 +437,7 @@ select e.id, e.seq, e.event, e.at, e.promise_id, e.attempt, e.name, e.payload, e
 from durable._all_events e
 where e.execution = e.head;
 comment on view durable.journal_events is
-  'The journal as its logical events, seq 0, 1, 2, ... for each run: select * from durable.journal_events where id = ''order-42'' order by seq. Errors have a kind: Trap, UserError, Timeout, Cancelled, Nondeterminism or Uncategorized.';
+  'The journal as its logical events, seq 0, 1, 2, ... for each run: select * from durable.journal_events where id = ''order-42'' order by seq. Numbers are missing where failed attempts were removed, of a step that failed twenty times and more. Errors have a kind: Trap, UserError, Timeout, Cancelled, Nondeterminism or Uncategorized.';
 
 create or replace function durable.generation_events(id text, generation integer)
 returns setof durable.journal_events language sql volatile

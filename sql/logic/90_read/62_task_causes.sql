@@ -48,7 +48,9 @@ as $$
   select s.child, coalesce(s.name, s.child::text), s.attempt, s.is_running, f.failures, f.failure, f.most, f.at, f.lost
   from durable._open_steps s
   cross join lateral (
-    select count(*) filter (where d.failed) as failures,
+    -- by the numbers: rows of attempts that lie far back are removed, but for interrupted ones
+    select coalesce(max(j.attempt) filter (where durable._fails_attempt(j.type)), 0)
+             - count(*) filter (where durable._fails_attempt(j.type) and not d.failed) as failures,
            (array_agg(d.data order by j.seq desc) filter (where d.failed))[1] as failure,
            min(d.data #>> '{retry,max_attempts}') as most, max(j.ts) as at,
            count(*) filter (where not d.failed and d.data #>> '{error,message}' = 'lease lost') as lost

@@ -105,6 +105,12 @@ $$;
 comment on function durable._check_run_waits(int8multirange, durable._journal_line[]) is
   'A blocked run waits for the children that its journal names and that are open, and each of them resumes it when it ends (INV-4, X-5): children, adopted promises, receives. A client that keeps its own journal may also wait for its own steps and for the next receipt.';
 
+create or replace function durable._removed_before(p_type durable.row_type, p_attempt integer, p_before integer)
+returns integer language sql immutable parallel safe
+as $$ select case when durable._is_local(p_type) and p_attempt > p_before + 1 then p_attempt - p_before - 1 else 0 end $$;
+comment on function durable._removed_before(durable.row_type, integer, integer) is
+  'How many attempts of a local step were removed before this row; p_before: the attempt of the row about the step before it.';
+
 create or replace function durable._check_head_counters(p_runs int8multirange, p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
 as $$
@@ -119,26 +125,31 @@ as $$
            array_agg(distinct j.child) filter (where durable._allocates(j.type)) as children,
            count(*) filter (where j.type = 'execution_started') as starts,
            min(j.seq) filter (where j.type = 'execution_started') as start,
-           count(*) filter (where durable._ends_run(j.type)) as ends,
+           count(*) filter (where durable._ends_run(j.type)) as ends, coalesce(sum(j.removed), 0) as removed,
            min(j.seq) filter (where j.type = 'cancel_requested') as request,
            durable._status_of(max(durable._status_at(j.seq, durable._status_after(j.type)))) as status
-    from (select x.execution, x.bucket, x.seq, x.ts, x.type, x.child from unnest(p_rows) x
+    from (select x.execution, x.bucket, x.seq, x.ts, x.type, x.child, durable._removed_before(x.type, x.attempt, lag(x.attempt)
+                   over (partition by x.execution, x.child, durable._is_local(x.type) order by x.seq)) as removed
+          from unnest(p_rows) x
           union all
-          select h.execution, h.bucket, null, null, null, null from durable._heads_within(p_runs) h) j
-    group by j.execution, j.bucket
-  )
+          select h.execution, h.bucket, null, null, null, null, null from durable._heads_within(p_runs) h) j
+    group by j.execution, j.bucket)
   select v.law, coalesce(h.id, f.execution::text),
-         format('rows %s to %s, next_seq %s of %s, children %s to %s, reserved %s', f.first, f.beyond, h.next_seq, f.width,
+         format('rows %s to %s, next_seq %s of %s, children %s to %s, reserved %s', f.first, f.beyond, h.next_seq, l.events,
                 h.first_child, h.next_child, h.reserved)
   from fold f
   left join durable._executions h on h.execution = any (array[f.execution]) and h.bucket = f.bucket
   left join durable._executions b on b.execution = any (array[h.previous])
   left join durable._promises p on p.id = any (array[h.id]) and p.head = h.execution
   cross join lateral (select cardinality(coalesce(f.children, '{}')) as count) c
+  -- an attempt that was removed had two events; a fork counts on from those that were left to copy
+  cross join lateral (select coalesce(f.width, 0) + 2 * f.removed as most) m
+  cross join lateral (select case when f.removed > 0 and durable._is_fork(h.id) then greatest(f.width, least(f.beyond, m.most))
+                                  else m.most end as events offset 0) l
   cross join lateral (values
     ('journal_row_has_a_head', h.execution is null),
-    ('S-1 INV-2 seq_is_dense', f.first <> 0 or f.beyond <> f.width),
-    ('C-4 next_seq_is_journal_length', h.next_seq <> coalesce(f.width, 0)),
+    ('S-1 INV-2 seq_is_dense', f.first <> 0 or f.beyond <> l.events),
+    ('C-4 next_seq_is_journal_length', h.next_seq <> l.events),
     ('head_knows_when_its_journal_grew', h.last_at <> f.last_at),
     ('journal_was_written_in_the_past', f.last_at > durable._latest(durable._now_ms())),
     ('run_settles_when_its_journal_ends', f.ends > 0 and (p.settled_at > f.last_at
@@ -200,6 +211,7 @@ returns table (law text, id text, detail text) language sql stable
 as $$
   with row as (
     select j.execution, j.seq, j.type, j.ts, j.child, j.has_data, j.is_unreadable, j.name, j.data,
+           max(j.attempt) filter (where durable._is_local(j.type)) over (partition by j.execution) as attempts,
            lag(j.type) over w as before, lag(j.ts) over w as ts_before,
            lag(j.seq + durable._width(j.type)) over w as expected, bool_or(j.type = 'cancel_requested') over w as requested,
            max(durable._status_at(j.seq, durable._status_after(j.type)))
@@ -211,7 +223,9 @@ as $$
   select v.law, r.execution::text, format('seq %s, type %s, while %s, at %s after %s', r.seq, r.type, r.status, r.ts, r.ts_before)
   from placed r
   cross join lateral (values
-    ('fused_rows_follow_each_other', r.seq <> coalesce(r.expected, 0)),
+    -- numbers are free where attempts were removed: _check_head_counters counts them
+    ('fused_rows_follow_each_other', r.seq <> coalesce(r.expected, 0)
+      and not (r.seq > r.expected and coalesce(r.attempts, 0) >= 2 * durable._recent_attempts())),
     ('S-4 INV-3 nothing_after_the_end', durable._ends_run(r.before)),
     ('S-5 cancelled_was_requested', r.type = 'execution_cancelled' and not r.requested),
     ('X-4 resumed_only_while_blocked', r.type = 'execution_resumed' and r.status <> 'blocked'),
@@ -263,7 +277,8 @@ returns table (child integer, retries bigint, policy jsonb) language plpgsql sta
 as $$
 begin
   return query
-  select j.child, count(*) filter (where durable._fails_attempt(j.type) and g -> 'interrupted' is distinct from 'true'),
+  select j.child, (max(j.attempt) filter (where durable._fails_attempt(j.type)))
+                  - count(*) filter (where durable._fails_attempt(j.type) and g -> 'interrupted' = 'true'),
          (array_agg(coalesce(g -> 'retry', g -> 'retry_policy'))
            filter (where j.type in ('step_scheduled', 'step_started', 'first_attempt_failed')))[1]
   from durable._journal j cross join lateral durable._json(durable._data(j)) g
@@ -291,6 +306,7 @@ as $$
     select i.*, lag(i.type) over w as before, lag(i.attempt) over w as attempt_before,
            coalesce(bool_or(i.plans) over w, false) as planned,
            coalesce(max(i.attempt) filter (where i.starts) over w, 0) as started,
+           max(i.attempt) filter (where durable._fails_attempt(i.type)) over (partition by i.execution, i.child) as last,
            lag(i.starts and not i.retries and not i.completes) over w as is_open, lag(i.retries) over w as is_due,
            lag(i.name) over w as name_before, lag(i.input_hash) over w as hash_before,
            coalesce(bool_or(i.completes) over (w rows between unbounded preceding and 1 preceding), false) as completed
@@ -308,10 +324,18 @@ as $$
     ('X-3 attempts_alternate', r.plans and r.before is not null
       or r.starts and not coalesce(case
            when r.plans or r.before in ('step_scheduled', 'child_run_scheduled', 'promise_registered') then r.attempt = 1
-           when r.is_due then r.attempt = r.attempt_before + 1 end, false)
+           when r.is_due then r.attempt > r.attempt_before end, false)
       or (r.retries or r.completes) and not r.starts and not coalesce(r.is_open and r.attempt = r.attempt_before, false))
   ) as v (law, broken)
   where v.broken
+  union all
+  select 'the_last_attempts_are_kept', h.execution::text,
+         format('seq %s, child %s, attempt %s after %s of %s', r.seq, r.child, r.attempt, r.attempt_before, r.last)
+  from row r
+  join durable._executions h on h.execution = any (array[r.execution])
+  where durable._removed_before(r.type, r.attempt, r.attempt_before) > 0
+    and (h.rules < 3 or h.written_by_client
+         or (coalesce(r.attempt > durable._oldest_recent(r.last), true) and durable._is_fork(h.id) is not true))
   union all
   select 'SE-5 retries_within_the_policy', e.execution::text, format('child %s, %s retries, %s', r.child, r.retries, r.policy)
   from (select j.execution, j.bucket from unnest(p_rows) j
@@ -320,7 +344,7 @@ as $$
   where r.retries > durable._most_attempts(r.policy) - 1
 $$;
 comment on function durable._check_invocations(durable._journal_line[]) is
-  'Laws of invocations (SE-1 to SE-5, X-3). An interrupted attempt is no failure. Without a recorded policy retries have no bound.';
+  'Laws of invocations (SE-1 to SE-5, X-3). An interrupted attempt is no failure. Without a recorded policy retries have no bound. Only attempts that lie far back are missing, and only where _remove_old_attempts removes them; a fork may be made of a journal that was longer.';
 
 create or replace function durable._past_waits(p_rows durable._journal_line[])
 returns table (execution bigint, seq integer, "on" jsonb, kind text, name text, resumed integer) language sql stable

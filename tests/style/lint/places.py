@@ -240,7 +240,8 @@ def notify(inventory: Inventory) -> Found:
 
 
 def journal(inventory: Inventory) -> Found:
-    """Only append and insert_run insert into the journal; retention moves rows, removal deletes them."""
+    """Only append and insert_run insert into the journal; retention moves rows, removal and
+    old_attempts delete them."""
     for name, statement, tokens in inventory.bodies():
         noun = statement.file.noun
         for index, token in enumerate(tokens):
@@ -252,7 +253,10 @@ def journal(inventory: Inventory) -> Found:
                 "append",
                 "retention",
             )
-            deletes = at(tokens, index, "delete", "from", SCHEMA, ".", "_journal") and noun != "removal"
+            deletes = at(tokens, index, "delete", "from", SCHEMA, ".", "_journal") and noun not in (
+                "removal",
+                "old_attempts",
+            )
             if inserts or updates or deletes:
                 yield statement, token.line, f"{name}: {token.text} on the journal"
 
