@@ -108,7 +108,7 @@ class RunDriver:
         self._codec = codec
         self._randomness = randomness
         self.now_ms = now_ms
-        self._may_begin = may_begin
+        self.may_begin = may_begin
         self.ending_steps = EndingSteps()
         self.effects: list[Effect] = []
         self.dirty: deque[LeasedRun] = deque()
@@ -127,7 +127,7 @@ class RunDriver:
         """Advance the coroutine of a run; whatever goes wrong halts the run. If its lease may be over, its
         code stands still, and is replayed once the lease is known to hold.
         """
-        if not self._may_begin(run):
+        if not self.may_begin(run):
             if isinstance(run.phase, Live):
                 run.phase.replay_when_quiet = True
             return Advance()
@@ -375,13 +375,6 @@ class RunDriver:
         run.phase = Fetching(phase.attempts, outcomes, rejected=rejected, poll=poll)
         evict(run.replay)
         self.effects.append(FetchJournal(run))
-
-    def fetch_again(self, run: LeasedRun) -> bool:
-        """Whether the journal came too late, since the lease may be over by now; then it is fetched again."""
-        if self._may_begin(run):
-            return False
-        self.effects.append(FetchJournal(run))
-        return True
 
     def replay(self, run: LeasedRun, before: Fetching, rows: list[Row]) -> None:
         """Replay a run from its whole journal."""

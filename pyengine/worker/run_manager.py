@@ -26,7 +26,7 @@ from pyengine.values.codec import Codec
 from pyengine.worker import events as on
 from pyengine.worker.attempts import Attempt, pauses_run, start_outcome
 from pyengine.worker.blocked_runs import resend_pause_s
-from pyengine.worker.effects import Effect, PostLater, RecordDeadline
+from pyengine.worker.effects import Effect, FetchJournal, PostLater, RecordDeadline
 from pyengine.worker.run_driver import RunDriver, halt
 from pyengine.worker.run_state import (
     Diverged,
@@ -156,11 +156,11 @@ class RunManager:
         run, phase = event.run, event.run.phase
         if not isinstance(phase, Fetching):
             return
-        journal = event.journal
-        if journal is None:
+        if (journal := event.journal) is None:
             self._drop(run)
             return
-        if self._driver.fetch_again(run):
+        if not self._driver.may_begin(run):  # it came too late: the lease may be over by now
+            self._driver.effects.append(FetchJournal(run))
             return
         if phase.rejected and run.stale_at == journal.next:
             # the database found it stale, and it was not: whoever gets the lease next may know better
