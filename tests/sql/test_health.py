@@ -203,6 +203,27 @@ def test_a_schedule_that_cannot_be_evaluated_is_reported(conn: Connection, clock
     assert "schedules" in troubled(conn)
 
 
+def test_of_many_schedules_those_that_are_due_next_are_evaluated(conn: Connection, clock: Clock) -> None:
+    """Two hundred of them, and it says so; one that cannot be evaluated is among them once it was put off."""
+    conn.execute("select durable._create_partitions()")
+    conn.execute(
+        "select durable.schedule(i::text, '0 * * * *') from generate_series(1, 300) i; "
+        "select durable.schedule('seldom', '30 0 * * *'); "
+        "update durable._schedules set timezone = 'Mars' where id = 'seldom'"
+    )
+    count = "select coalesce(sum(calls), 0) from pg_stat_xact_user_functions where funcname = '_is_evaluable'"
+    of_schedules = "select ok, detail from durable.health where subject = 'schedules'"
+    conn.execute("set track_functions = 'all'")
+    with conn.transaction():
+        (before,) = ask(conn, (count, ()))
+        assert ask(conn, (of_schedules, ())) == (True, "the 200 that are due next can be evaluated")
+        assert ask(conn, (count, ())) == (before + 200,)
+    conn.execute("reset track_functions")
+    conn.execute("update durable._schedules set next_run_at = durable._now_ms() + 1 where id = 'seldom'")
+    assert ask(conn, (of_schedules, ())) == (False, "not to be evaluated: seldom")
+    conn.execute("delete from durable._schedules where id = 'seldom'")
+
+
 def test_a_plain_role_knows_that_it_is_blind(direct: str) -> None:
     """A session of another role that holds a snapshot is told, without what only that role may see."""
     query = "select ok, detail from durable.health where subject = 'oldest snapshot'"
