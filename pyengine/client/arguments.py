@@ -19,7 +19,7 @@ from pyengine.definitions.queues import check_queue
 from pyengine.definitions.refusals import not_a_workflow
 from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration, optional_duration
-from pyengine.definitions.sql_steps import SERVICE, sql_arguments
+from pyengine.definitions.services import SERVICE, sql_arguments
 from pyengine.errors import EncodeError, InvalidRequest
 from pyengine.values.codec import Codec
 

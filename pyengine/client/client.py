@@ -40,7 +40,7 @@ from pyengine.database.statements.procedures import (
 from pyengine.definitions.bound_workflow import BoundWorkflow
 from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration, optional_duration
-from pyengine.definitions.sql_steps import SERVICE, sql_arguments
+from pyengine.definitions.services import SERVICE, sql_arguments
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import Codec
 

@@ -30,7 +30,7 @@ from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration
 from pyengine.definitions.schedules import checked_schedule_id, scheduled_input
-from pyengine.definitions.sql_steps import SERVICE, sql_arguments
+from pyengine.definitions.services import SERVICE, sql_arguments
 from pyengine.errors import NotFound
 from pyengine.values.codec import Codec
 

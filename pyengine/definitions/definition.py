@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from pyengine.definitions.code_check import Hazard
 from pyengine.definitions.retry import NO_RETRY, Retry
@@ -38,7 +38,12 @@ class StepDef:
         is_async: whether `fn` returns an awaitable.
         signature: binds, encodes and decodes its arguments and result.
         key: the prefix of its calls' hash input (see `input_hash`).
+
+    Attributes:
+        records_itself: whether the database executes and records an attempt in one statement.
     """
+
+    records_itself: ClassVar[bool] = False
 
     fn: Callable[..., Any]
     name: str

@@ -1,35 +1,22 @@
 """Database functions as steps: `ctx.sql`.
 
-Lives here: the definition of such a step, and the conversion of Python values to arguments. May not: a
-connection; the worker calls the function (worker/sql_step_runner.py). The theory: the step's recorded input
-is the JSON with which the function is called, an array by position or an object by name, and Postgres
-converts each value to the declared type of its parameter. So every type that Postgres reads from a text is
-written as that text.
+Lives here: the definition of such a step. May not: a connection; the worker calls the function
+(worker/sql_step_runner.py); the form of its arguments (services.py).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Coroutine, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
-import msgspec
-
-from pyengine.definitions.definition import StepDef, WorkflowDef
+from pyengine.definitions.definition import StepDef
 from pyengine.definitions.retry import NO_RETRY, Retry
+from pyengine.definitions.services import FUNCTION, body_of
 from pyengine.definitions.signatures import Signature
-from pyengine.errors import EncodeError, InvalidRequest
-from pyengine.values.pydantic_models import write_unknown
+from pyengine.errors import InvalidRequest
 from pyengine.values.texts import is_text
 
-__all__ = ["SERVICE", "SqlStep", "service_call", "sql_arguments", "sql_step"]
-
-SERVICE = "sql://"
-"""The prefix of the name of a service."""
-
-_FUNCTION = re.compile(r"[^()]+\.[^()]+(\(.*\))?", re.DOTALL)
-_BYTES = (bytes, bytearray, memoryview)
+__all__ = ["SqlStep", "sql_step"]
 
 
 class SqlStep(StepDef):
@@ -40,6 +27,7 @@ class SqlStep(StepDef):
     """
 
     __slots__ = ()
+    records_itself: ClassVar[bool] = True
     is_engines: ClassVar[bool] = False
 
     def sent_arguments(self, param: str, key: str) -> str:
@@ -65,7 +53,7 @@ def sql_step(function: str, retry: Retry | None, timeout_ms: int | None, annotat
         InvalidRequest: one of them is wrong.
     """
     name: object = function
-    if not is_text(name, 256) or not _FUNCTION.fullmatch(name.strip()):
+    if not is_text(name, 256) or not FUNCTION.fullmatch(name.strip()):
         raise InvalidRequest(
             f"ctx.sql: {function!r} is no name of a function",
             hint='with its schema: ctx.sql("billing.close_month", ...)',
@@ -79,16 +67,8 @@ def sql_step(function: str, retry: Retry | None, timeout_ms: int | None, annotat
         return _make_step(function.strip(), retry or NO_RETRY, timeout_ms, annotation)
 
 
-def _body(name: str, annotation: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
-    async def call(*positional__: Any, **named__: Any) -> NoReturn:
-        raise InvalidRequest(f"{name} is called by the database")
-
-    call.__annotations__ = {"positional__": Any, "named__": Any, "return": annotation}
-    return call
-
-
 def _make_step(name: str, retry: Retry, timeout_ms: int | None, annotation: Any) -> SqlStep:
-    call = _body(name, annotation)
+    call = body_of(name, annotation)
     return SqlStep(
         fn=call,
         name=name,
@@ -100,80 +80,3 @@ def _make_step(name: str, retry: Retry, timeout_ms: int | None, annotation: Any)
 
 
 _cached_step = lru_cache(maxsize=1024)(_make_step)
-
-
-def sql_arguments(
-    function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments as plain JSON values, in the form that Postgres reads.
-
-    Args:
-        function: for errors.
-        args: by position.
-        kwargs: by name.
-
-    Raises:
-        InvalidRequest: there are arguments of both kinds.
-        EncodeError: a value has no JSON form.
-    """
-    if args and kwargs:
-        raise InvalidRequest(
-            f"{function} is called with arguments by position and by name",
-            hint="give all by position or all by name",
-        )
-    plain = tuple(_plain(value, f"argument {place} of {function}") for place, value in enumerate(args, 1))
-    return plain, {name: _plain(value, f"argument {name!r} of {function}") for name, value in kwargs.items()}
-
-
-def _plain(value: Any, where: str) -> Any:
-    try:
-        return _hex(msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=write_unknown))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise EncodeError(f"{where} has no form in JSON: {error}", where=where) from error
-
-
-def _hex(value: Any) -> Any:
-    """Return a value with bytes written in the input format of bytea."""
-    if isinstance(value, _BYTES):
-        return "\\x" + bytes(value).hex()
-    if isinstance(value, dict):
-        return {name: _hex(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_hex(one) for one in value]
-    return value
-
-
-def service_call(
-    service: str, queue: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[WorkflowDef, tuple[Any, ...], dict[str, Any]]:
-    """Return a service as a workflow to start, and its arguments as `sql_arguments` does.
-
-    Args:
-        service: sql://schema.function.
-        queue: must be None; a service is its own queue.
-        args: by position.
-        kwargs: by name.
-
-    Raises:
-        InvalidRequest: it is no service, a queue is given, or arguments of both kinds are.
-        EncodeError: an argument has no JSON form.
-    """
-    function = service[len(SERVICE) :]
-    if (
-        not service.lower().startswith(SERVICE)
-        or "(" in function
-        or not is_text(service, 256)
-        or not _FUNCTION.fullmatch(function)
-    ):
-        raise InvalidRequest(
-            f"{service!r} is no service", hint="a workflow by itself, or a text like sql://schema.function"
-        )
-    if queue is not None:
-        raise InvalidRequest(f"{service} is its own queue", hint="leave queue out")
-    return _service(SERVICE + function), *sql_arguments(function, args, kwargs)
-
-
-@lru_cache(maxsize=1024)
-def _service(name: str) -> WorkflowDef:
-    call = _body(name, Any)
-    return WorkflowDef(fn=call, name=name, signature=Signature(call, f"service {name}"))

@@ -28,7 +28,6 @@ from pyengine import clock
 from pyengine.background import Background
 from pyengine.definitions.current_run import StepInfo, current_step
 from pyengine.definitions.retry import Randomness, policy_text
-from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
 from pyengine.lease_terms import LeaseOver, LeaseTerms
 from pyengine.protocol.commands import StepOutcome
@@ -247,7 +246,7 @@ class StepRunner:
         if not attempt.wanted:
             self._leave()
             return
-        in_sql = isinstance(call.step, SqlStep)
+        in_sql = call.step.records_itself
         if not (in_sql or self._terms.may_begin(run)):
             await self._terms.holds(run, lambda: attempt.wanted)
             if attempt.token.cancelled:
@@ -368,7 +367,7 @@ class StepRunner:
 
     def _set_timer(self, attempt: Attempt) -> None:
         timeout_ms = attempt.call.step.timeout_ms
-        if isinstance(attempt.call.step, SqlStep):
+        if attempt.call.step.records_itself:
             return  # the database is asked to stop
         if timeout_ms is not None and attempt.wanted:
             attempt.timer = clock.call_later(timeout_ms / 1000, self._time_out, attempt)

@@ -25,7 +25,7 @@ from pyengine.database.listener import Listener
 from pyengine.database.poll_schedule import PollSchedule
 from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.procedures import RELEASE_UNKNOWN
-from pyengine.definitions.sql_steps import SERVICE
+from pyengine.definitions.services import SERVICE
 from pyengine.errors import EngineError
 from pyengine.lease_terms import LeaseTerms
 from pyengine.protocol.commands import Cancelled, Complete, Fail, Refuse

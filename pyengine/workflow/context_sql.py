@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pyengine.definitions.current_run import within_run
 from pyengine.definitions.retry import Duration, Retry, optional_duration, parse_duration
-from pyengine.definitions.sql_steps import sql_arguments, sql_step
+from pyengine.definitions.services import sql_arguments
+from pyengine.definitions.sql_steps import sql_step
 from pyengine.errors import InvalidRequest
 from pyengine.values.texts import is_text
 

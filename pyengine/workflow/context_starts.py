@@ -15,7 +15,7 @@ from pyengine.definitions.queues import check_queue
 from pyengine.definitions.refusals import not_a_workflow
 from pyengine.definitions.registry import Workflow
 from pyengine.definitions.retry import Duration, optional_limit
-from pyengine.definitions.sql_steps import service_call
+from pyengine.definitions.services import service_call
 from pyengine.errors import InvalidRequest
 from pyengine.workflow.handles import ChildRun
 
