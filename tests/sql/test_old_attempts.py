@@ -4,6 +4,7 @@ accounted for."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import psycopg
@@ -162,6 +163,30 @@ def test_interrupted_attempts_stay_and_do_not_count(conn: Connection, held: Held
     assert "its retry policy allows 30 attempts" in (refused.value.diag.message_detail or "")
     assert say(conn, held, broken(0, attempt=last)) == "ok"
     assert problems(conn) == []
+
+
+def test_large_errors_go_too(conn: Connection, held: Held) -> None:
+    """An error that is stored apart goes with its row, and so do its parts, unless something else of the run
+    refers to them."""
+    shared = "s" * 9_000
+
+    def failure(attempt: int) -> Outcome:
+        error = {"type": "Oops", "shared": shared, "own": [str(attempt) * 9_000, attempt]}
+        return {**fails(attempt), "error": json.dumps(error)}
+
+    values = "select count(*) from durable._journal_values"
+    for attempt in range(1, 20):
+        assert say(conn, held, failure(attempt)) == "ok"
+    before = ask(conn, (values, ()))[0]
+    assert say(conn, held, done(1, json.dumps([shared, "3" * 9_000])), failure(20)) == "ok"
+    assert problems(conn) == []
+    for attempt in range(21, 42):
+        assert say(conn, held, failure(attempt)) == "ok"
+    assert ask(conn, (values, ()))[0] <= before + 8
+    assert kept(conn) == remaining(41)
+    assert problems(conn) == []
+    result = "select durable._data(j) from durable._journal j where j.type = 'step_completed'"
+    assert json.loads(ask(conn, (result, ()))[0]) == [shared, "3" * 9_000]
 
 
 def test_the_past_is_told_by_what_is_left(conn: Connection, held: Held) -> None:

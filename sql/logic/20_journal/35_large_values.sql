@@ -234,3 +234,45 @@ create or replace function durable._data_size(p_row durable._journal)
 returns bigint language sql stable
 as $$ select durable._size_of(p_row.bucket, p_row.execution, null, p_row.data) $$;
 comment on function durable._data_size(durable._journal) is 'Bytes of durable._data of that row, more or less, without reading large values.';
+
+create or replace function durable._references_in(p_data text)
+returns setof bytea language sql immutable
+as $$
+  select decode(m[1], 'hex')
+  from regexp_matches(case when starts_with(p_data, durable._sub() || 'f') then p_data end,
+                      durable._sub() || '([0-9a-f]{64})', 'g') m
+$$;
+comment on function durable._references_in(text) is 'The hashes to which data refers.';
+
+create or replace function durable._references_of(p_row durable._journal)
+returns bytea[] language sql immutable
+as $$ select array(select durable._references_in(p_row.data)) $$;
+comment on function durable._references_of(durable._journal) is 'The hashes to which a journal row refers.';
+
+create or replace function durable._remove_values(p_bucket integer, p_execution bigint, p_hashes bytea[])
+returns void language plpgsql volatile
+as $$
+declare
+  v_hashes bytea[] := p_hashes;
+begin
+  while v_hashes <> '{}' loop
+    with referred as materialized (
+      select unnest(durable._references_of(j)) as hash from durable._journal j
+      where j.bucket = p_bucket and j.execution = p_execution
+      union
+      select r.hash from durable._journal_values v
+      cross join lateral (select durable._references_in(v.data) union all select v.prefix) as r (hash)
+      where v.bucket = p_bucket and v.execution = p_execution
+    ), gone as (
+      delete from durable._journal_values v
+      where v.bucket = p_bucket and v.execution = p_execution and v.hash = any (v_hashes)
+        and not exists (select from referred r where r.hash = v.hash)
+      returning v.prefix, v.data
+    )
+    select coalesce(array_agg(distinct r.hash) filter (where r.hash is not null), '{}') into v_hashes
+    from gone g cross join lateral (select durable._references_in(g.data) union all select g.prefix) as r (hash);
+  end loop;
+end
+$$;
+comment on function durable._remove_values(integer, bigint, bytea[]) is
+  'Removes those of the values of a run to which nothing refers any more, and then what only they referred to. Reads all rows and values of the run. The caller holds the head, and every row that refers to a value is written.';

@@ -30,6 +30,7 @@ as $$
 declare
   v_step record;
   v_seqs integer[];
+  v_hashes bytea[];
 begin
   for v_step in
     select h.execution, h.bucket, e.child, max(e.attempt) as last
@@ -48,10 +49,15 @@ begin
           and j.attempt > 1 and j.attempt < durable._oldest_recent(v_step.last)
           and (j.type = 'attempt_started' or durable._fails_attempt(j.type))) a
       where a.failed);
-    delete from durable._journal j
-    where j.execution = v_step.execution and j.bucket = v_step.bucket and j.seq = any (v_seqs);
+    with gone as (
+      delete from durable._journal j
+      where j.execution = v_step.execution and j.bucket = v_step.bucket and j.seq = any (v_seqs)
+      returning durable._references_of(j) as hashes
+    )
+    select array(select unnest(g.hashes) from gone g) into v_hashes;
+    perform durable._remove_values(v_step.bucket, v_step.execution, v_hashes);
   end loop;
 end
 $$;
 comment on function durable._remove_old_attempts(durable._event[]) is
-  'Removes the rows of failed attempts that lie far back, of steps for which _leaves_old_attempts tells so. The first attempt stays, which has the number, the input hash and the policy of the step, and so do interrupted ones. The caller holds the heads.';
+  'Removes the rows of failed attempts that lie far back, of steps for which _leaves_old_attempts tells so. The first attempt stays, which has the number, the input hash and the policy of the step, and so do interrupted ones. Large errors go with their rows. The caller holds the heads.';

@@ -1,5 +1,6 @@
 -- Forks, the plan: the rows that a fork copies, the values that it replaces, and the errors of a request. Rows before a
--- position never change, so all of this is read and checked before anything is locked or written (70_history/50_fork.sql).
+-- position never change (failures that lie far back may go, and then are not copied), so all of this is read and checked before
+-- anything is locked or written (70_history/50_fork.sql).
 --
 -- A fork at position 6. A row covers the numbers up to the next row, and is copied whole or not at all.
 --

@@ -1,14 +1,5 @@
 -- The laws of large values: references lead to values, and values belong to a journal that refers to them.
 
-create or replace function durable._references_in(p_data text)
-returns setof bytea language sql immutable
-as $$
-  select decode(m[1], 'hex')
-  from regexp_matches(case when starts_with(p_data, durable._sub() || 'f') then p_data end,
-                      durable._sub() || '([0-9a-f]{64})', 'g') m
-$$;
-comment on function durable._references_in(text) is 'The hashes to which data refers.';
-
 create or replace function durable._list_hash(p_prefix bytea, p_data text)
 returns bytea language plpgsql immutable
 as $$
