@@ -28,6 +28,7 @@ from pyengine.errors import EngineError, NondeterminismError, NotFound, Unavaila
 from pyengine.protocol.commands import Halt, Release
 from pyengine.replay.divergence import Difference, hint_of
 from pyengine.replay_check import check_journals, read_generations
+from pyengine.worker.capacity import WarmRuns
 from pyengine.worker.effects import Effect
 from pyengine.worker.events import Event, ReportAnswered
 from pyengine.worker.run_manager import RunManager
@@ -66,8 +67,8 @@ def observing(left: Callable[[str], object], *, warm: bool = True) -> Callable[.
         warm: whether coroutines of suspended runs are kept; else each run that goes on is replayed.
     """
 
-    def make(*args: Any, max_warm: int) -> RunManager:
-        runs = _ObservedRuns(*args, max_warm=max_warm if warm else 0)
+    def make(*args: Any, **options: Any) -> RunManager:
+        runs = _ObservedRuns(*args, **options if warm else {"warm": WarmRuns(0, 0)})
         runs.left = left
         return runs
 

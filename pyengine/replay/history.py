@@ -154,6 +154,7 @@ class History:
         suspend_seq: the last row that suspended the run; -1 if none.
         cancel_seq: the first cancellation request, if there is one.
         max_child_at_cancel: `max_child` before that request.
+        size: characters of the data of all rows but those of later attempts, which are not kept.
     """
 
     __slots__ = (
@@ -168,6 +169,7 @@ class History:
         "open_receives",
         "run_attempt",
         "set_operations",
+        "size",
         "suspend_seq",
     )
 
@@ -183,6 +185,7 @@ class History:
         self.suspend_seq = -1
         self.cancel_seq: int | None = None
         self.max_child_at_cancel = -1
+        self.size = 0
         self._attempts: dict[int, _Recorded] = {}
 
     def add(self, rows: Iterable[Row], next_seq: int = 0) -> None:
@@ -195,6 +198,8 @@ class History:
         row = None
         for row in rows:
             kind, child = row.type, row.child
+            if row.data:
+                self.size += len(row.data)
             if child is not None:
                 if kind in ALLOCATING:
                     self.allocated.setdefault(child, row)
@@ -224,6 +229,9 @@ class History:
         recorded = self._attempts.get(child)
         if recorded is None:
             recorded = self._attempts[child] = _Recorded(row)
+        elif row.data:
+            # it is read and forgotten
+            self.size -= len(row.data)
         recorded.unread.append(row)
 
     def _add_suspension(self, row: Row) -> None:

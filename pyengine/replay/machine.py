@@ -55,7 +55,6 @@ from pyengine.values.exceptions import only_error
 
 __all__ = ["Replay"]
 
-
 # constants, since looking up a member of an enum is slow and each row of a replay needs these
 _CANCEL_REQUESTED = RowType.CANCEL_REQUESTED
 _SIGNAL_RECEIVED = RowType.SIGNAL_RECEIVED
@@ -78,9 +77,8 @@ class Replay:
     Attributes:
         finished: the workflow returned, raised, left or was halted; it cannot be advanced any more.
 
-    The worker loads rows and calls `advance`; it reports the `Advance` in a turn. If the turn accepts the
-    report it calls `accept`; if the verdict is stale or the lease is lost it calls `evict` and drops this
-    object.
+    The worker loads rows, calls `advance` and reports what that returns in a turn. If the turn accepts it the
+    worker calls `accept`; if the verdict is stale or the lease is lost, `evict`.
     """
 
     def __init__(
@@ -140,6 +138,11 @@ class Replay:
     def open_steps(self) -> Mapping[int, object]:
         """Numbers of the steps that its code called and that have no result."""
         return self._matcher.open_steps
+
+    @property
+    def size(self) -> int:
+        """The characters of its input and of its journal."""
+        return len(self.run.param) + self._history.size
 
     def load(self, rows: Iterable[Row], next_seq: int = 0) -> None:
         """Append journal rows: those of a claim, up to next_seq, or the tail that a turn returned."""
@@ -318,10 +321,9 @@ class Replay:
         return context
 
     def _apply(self, row: Row) -> None:
-        child = row.child
+        child, kind = row.child, row.type
         assert child is not None
         call = self._sequence.calls.pop(child, None)
-        kind = row.type
         if call is None:
             if child >= self._sequence.next_child:
                 self._sequence.halt("no such call yet", self._history.allocated.get(child, row), child=child)
@@ -345,9 +347,7 @@ class Replay:
         """Return the virtual time of a timer, in seconds: its nominal instant, not when it fired."""
         assert row.child is not None
         instant_ms = fire_at_ms(row, self._history)
-        if instant_ms is None:
-            instant_ms = self._fire_at_ms.pop(row.child, None)
-        if instant_ms is None:
+        if instant_ms is None and (instant_ms := self._fire_at_ms.pop(row.child, None)) is None:
             return self._loop.time()
         return (instant_ms - self.run.started_at_ms) / 1000
 

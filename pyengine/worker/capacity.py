@@ -1,9 +1,11 @@
-"""How many runs a worker works on at a time.
+"""How many runs a worker works on at a time, and how many suspended ones it keeps in memory.
 
-Lives here: `Capacity`. May not: claiming (turn_loop.py), connections (database/pool.py). Design: a worker
-that gets no further connection has more runs than it can serve, and another may have connections to spare. So
-it claims nothing for a moment, in which others take what it gave back, and works on half as many; after a
-while on twice as many again, up to the number that it was configured with.
+Lives here: `Capacity`, `WarmRuns`. May not: claiming (turn_loop.py), suspending and dropping
+(run_manager.py), connections (database/pool.py). Design: a worker that gets no further connection has more
+runs than it can serve, and another may have connections to spare. So it claims nothing for a moment, in which
+others take what it gave back, and works on half as many; after a while on twice as many again, up to the
+number that it was configured with. The memory of a coroutine cannot be measured, but nearly all of it came
+from the input and the journal of its run, whose text its replay holds too: that is counted.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pyengine import clock
 from pyengine.worker.run_state import LeasedRun
 
-__all__ = ["Capacity"]
+__all__ = ["Capacity", "WarmRuns"]
 
 logger = logging.getLogger("pyengine.worker")
 
@@ -85,3 +87,31 @@ class Capacity:
         if self.now < self.most:
             self._waking = clock.call_later(_PAUSE_S, self._check_again)
         self._wake()
+
+
+class WarmRuns(dict[int, LeasedRun]):
+    """Runs whose coroutine is kept, by execution, the oldest first.
+
+    Args:
+        most: kept, at most.
+        most_bytes: of their inputs and journals, at most, unless it is one run.
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        super().__init__()
+        self._most, self._most_bytes, self._bytes = most, most_bytes, 0
+
+    def __setitem__(self, execution: int, run: LeasedRun) -> None:
+        super().__setitem__(execution, run)
+        self._bytes += run.replay.size
+
+    def __delitem__(self, execution: int) -> None:
+        self._bytes -= self[execution].replay.size
+        super().__delitem__(execution)
+
+    @property
+    def surplus(self) -> LeasedRun | None:
+        """The oldest one, if there are too many."""
+        number = len(self)
+        too_many = number > self._most or (number > 1 and self._bytes > self._most_bytes)
+        return next(iter(self.values())) if too_many else None

@@ -11,7 +11,6 @@ the run is somebody else's, so all that it does here stops and nothing of it is 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,7 @@ from pyengine.values.codec import Codec
 from pyengine.worker import events as on
 from pyengine.worker.attempts import Attempt, pauses_run, start_outcome
 from pyengine.worker.blocked_runs import resend_pause_s
+from pyengine.worker.capacity import WarmRuns
 from pyengine.worker.effects import Effect, FetchJournal, PostLater, RecordDeadline
 from pyengine.worker.run_driver import RunDriver, halt
 from pyengine.worker.run_state import (
@@ -56,11 +56,11 @@ class RunManager:
         now_ms: the database's time, epoch milliseconds.
         may_begin: whether the code of a run may be driven: its lease is known to hold.
         randomness: source of `ctx.random`, and of the jitter of resends.
-        max_warm: suspended coroutines kept, at most.
+        warm: where suspended coroutines are kept.
 
     Attributes:
         leased: runs under a lease of this worker, by execution.
-        warm: runs whose coroutine is kept, by execution, the oldest first.
+        warm: runs whose coroutine is kept.
         dirty: runs with something to report, each once, in the order in which they got it.
         ending_steps: the steps after which runs have ended.
     """
@@ -73,13 +73,12 @@ class RunManager:
         may_begin: Callable[[LeasedRun], bool],
         randomness: Randomness,
         *,
-        max_warm: int,
+        warm: WarmRuns,
     ) -> None:
         self._driver = RunDriver(registry, codec, now_ms, may_begin, randomness)
-        self._max_warm = max_warm
         self._randomness = randomness
         self.leased: dict[int, LeasedRun] = {}
-        self.warm: OrderedDict[int, LeasedRun] = OrderedDict()
+        self.warm = warm
         self.dirty, self.ending_steps = self._driver.dirty, self._driver.ending_steps
         self._handlers: dict[type, Callable[[Any], None]] = {
             on.RunClaimed: self._run_claimed,
@@ -451,8 +450,8 @@ class RunManager:
         run.phase = Warm(live.scheduled_retries)
         del self.leased[run.execution]
         self.warm[run.execution] = run
-        while len(self.warm) > self._max_warm:
-            self._drop(next(iter(self.warm.values())))
+        while (oldest := self.warm.surplus) is not None:
+            self._drop(oldest)
 
     def _drop(self, run: LeasedRun) -> None:
         """Forget a run: its attempts are cancelled and its coroutine is thrown away."""

@@ -38,7 +38,7 @@ from pyengine.protocol.turn import Lease
 from pyengine.thread_pool import ValueThreads
 from pyengine.values.codec import Codec
 from pyengine.worker.blocked_runs import BlockedRuns
-from pyengine.worker.capacity import Capacity
+from pyengine.worker.capacity import Capacity, WarmRuns
 from pyengine.worker.dispatcher import Dispatcher
 from pyengine.worker.effects import (
     CancelAttempt,
@@ -215,9 +215,9 @@ class Worker(Registered):
         wake, terms = asyncio.Event(), LeaseTerms(identity.ttl_ms / 1000)
         limits = {"warn_bytes": settings["payload_warn_bytes"], "max_bytes": settings["payload_max_bytes"]}
         codec = Codec(self._registry.errors, worker=self.id, **limits)
-        randomness = random.SystemRandom()
+        randomness, warm = random.SystemRandom(), WarmRuns(settings["max_warm"], settings["max_warm_bytes"])
         asked = database_clock.now_ms, terms.may_begin, randomness
-        runs = self._make_runs(self._registry, codec, *asked, max_warm=settings["max_warm"])
+        runs = self._make_runs(self._registry, codec, *asked, warm=warm)
         dispatcher = Dispatcher(runs, wake.set)
         for variable, value in self._extensions.shared:  # once, not in the context of each step
             dispatcher.share(variable, value)

@@ -19,6 +19,7 @@ from pyengine.protocol.turn import Journal, RunReport
 from pyengine.values.codec import Codec
 from pyengine.worker import events as on
 from pyengine.worker.attempts import Attempt, step_outcome
+from pyengine.worker.capacity import WarmRuns
 from pyengine.worker.effects import Effect
 from pyengine.worker.run_manager import RunManager
 from pyengine.worker.run_state import LeasedRun, Live, Speculating
@@ -126,12 +127,12 @@ class Stage:
         effects: of the last event.
     """
 
-    def __init__(self, *, max_warm: int = 10) -> None:
+    def __init__(self, *, max_warm: int = 10, max_warm_bytes: int = 1_000_000) -> None:
         self.database = MemoryDatabase(NOW_MS)
         self.now_ms = NOW_MS
         self.holds = True
         asked = (lambda: self.now_ms), (lambda run: self.holds), random.Random(1)
-        self.runs = RunManager(app.registry, Codec(), *asked, max_warm=max_warm)
+        self.runs = RunManager(app.registry, Codec(), *asked, warm=WarmRuns(max_warm, max_warm_bytes))
         self.effects: list[Effect] = []
         self.seen: list[LeasedRun] = []
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 import pytest
 
 from pyengine.protocol.commands import Complete, Halt, Release
 from pyengine.protocol.journal import Row, RowType
+from pyengine.replay.history import History
 from pyengine.worker import events as on
 from pyengine.worker.effects import (
     CancelAttempt,
@@ -300,6 +302,38 @@ def test_the_oldest_warm_run_makes_room() -> None:
     stage = Stage(max_warm=1)
     first, second = warm(stage), warm(stage)
     assert first.gone and list(stage.runs.warm.values()) == [second]
+
+
+def test_warm_runs_are_bounded_by_what_they_hold() -> None:
+    """Beyond `max_warm_bytes` too, unless it is the only one; a run that goes on takes its share with it."""
+    each = warm(Stage()).replay.size
+    assert each > 0
+    for room, kept in ((2 * each, 2), (1, 1)):
+        stage = Stage(max_warm_bytes=room)
+        runs = [warm(stage) for _ in range(4)]
+        assert list(stage.runs.warm.values()) == runs[4 - kept :]
+        assert [run.gone for run in runs] == [number < 4 - kept for number in range(4)]
+    stage = Stage(max_warm_bytes=2 * each)
+    first, second = warm(stage), warm(stage)
+    stage.post(on.RunClaimed(stage.database.claim(stage.stored(first), warm=True), inf))
+    third = warm(stage)
+    assert list(stage.runs.warm.values()) == [second, third]
+
+
+def test_what_a_run_holds_is_its_input_and_its_journal() -> None:
+    """Results count as they are reported, and as a journal brings them; failures of a step once."""
+    stage = Stage()
+    run = stage.claim("steps")
+    before, value = run.replay.size, '"' + 1000 * "x" + '"'
+    stage.end(run, 0, value=value)
+    stage.turn(run)
+    assert run.replay.size == before + len(value)
+    history = History()
+    history.add([Row(0, RowType.STEP_COMPLETED, 0, 1, "one", None, value)])
+    assert history.size == len(value)
+    failures = [RowType.FIRST_ATTEMPT_FAILED, *[RowType.ATTEMPT_FAILED] * 9]
+    history.add([Row(3 * n + 3, kind, 1, n + 1, "one", None, "{}") for n, kind in enumerate(failures)])
+    assert history.size == len(value) + 2
 
 
 def test_a_transaction_waits_for_what_comes_before_it() -> None:
