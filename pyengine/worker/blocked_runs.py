@@ -50,7 +50,7 @@ def resend_pause_s(tries: int, randomness: Randomness) -> float:
 
 
 class Holder(msgspec.Struct):
-    """A session that holds one of them, as `durable.worker_blocked_v1` returns it."""
+    """A transaction that holds one of them, as `durable.worker_blocked_v1` returns it."""
 
     id: str
     pid: int
@@ -59,15 +59,28 @@ class Holder(msgspec.Struct):
     age_ms: int
     """How old its transaction is; -1 if the role of this worker may not see it."""
     query: str
+    prepared: str = ""
+    """The name of a prepared transaction, which has no session any more: its pid is 0."""
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """Which transaction it is."""
+        return self.pid, self.prepared
 
     def may_block(self, least_s: float) -> bool:
         """Whether it may have blocked something for so long."""
         return self.age_ms < 0 or self.age_ms >= least_s * 1000
 
     def __str__(self) -> str:
-        """Return which session it is, and what to type to end it."""
+        """Return which transaction it is, and what to type to end it."""
         query = _without_values(" ".join(self.query.split())) or "not shown to this role (pg_read_all_stats)"
         age = "since when is not shown" if self.age_ms < 0 else f"open for {self.age_ms / 1000:.0f} s"
+        if self.prepared:
+            name = self.prepared.replace("'", "''")
+            return (
+                f"the prepared transaction {self.prepared} (user {self.user}, {age}). "
+                f"To end it: rollback prepared '{name}'"
+            )
         return (
             f"a transaction of pid {self.pid} (user {self.user or 'unknown'}, "
             f"{self.state or 'state unknown'}, {age}), "
@@ -90,7 +103,7 @@ class BlockedRuns:
         self._first_s: dict[str, float] = {}
         self._last_s: dict[str, float] = {}
         self._reported: list[str] = []
-        self._warned: set[int] = set()
+        self._warned: set[tuple[int, str]] = set()
 
     def record(self, ids: Iterable[str], now_s: float) -> None:
         """Note the ids of runs and promises that were left out at this time of our clock."""
@@ -120,11 +133,11 @@ class BlockedRuns:
         self._warn([one for one in holders if one.id in lasting and one.may_block(_REPORT_AFTER_S)])
 
     def _warn(self, holders: list[Holder]) -> None:
-        """Log once for each session what it holds."""
-        pids = {holder.pid for holder in holders}
-        for pid in pids - self._warned:
-            ids = [holder.id for holder in holders if holder.pid == pid]
-            holder = next(one for one in holders if one.pid == pid)
+        """Log once for each transaction what it holds."""
+        keys = {holder.key for holder in holders}
+        for key in keys - self._warned:
+            ids = [holder.id for holder in holders if holder.key == key]
+            holder = next(one for one in holders if one.key == key)
             more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
             logger.warning(
                 "%s%s: held by %s. Everything else goes on. See: select * from durable.blocked",
@@ -132,7 +145,7 @@ class BlockedRuns:
                 more,
                 holder,
             )
-        self._warned = pids
+        self._warned = keys
 
 
 def _without_values(query: str) -> str:

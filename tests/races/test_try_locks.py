@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from pyengine.worker.blocked_runs import Holder
 from tests.support.barrier import Stage
@@ -42,6 +43,7 @@ from tests.support.verbs import (
     timer,
     turn,
 )
+from tests.support.why import why
 
 ROWS = {
     "promise": "select 1 from durable._promises where id = %s for no key update",
@@ -406,8 +408,7 @@ def test_what_a_role_may_not_see_is_said_to_be_hidden(dsn: str, conn: Connection
         with psycopg.connect(dsn, user=role, autocommit=True) as plain:
             (told,) = ask(plain, ("select durable.worker_blocked_v1('W', '{r}')", ()))
             (writers,) = ask(plain, ("select durable._writers_of_workflows()", ()))
-            why = "select string_agg(sentence, ' ') from durable.why('r')"
-            assert "not to be seen by this role" in ask(plain, (why, ()))[0]
+            assert "not to be seen by this role" in why(plain, "r")[0][3]
         assert (told, writers) == ([{"id": "r", **hidden}], [hidden])
         holder = Holder(**told[0])
         assert holder.may_block(10_000) and "since when is not shown" in str(holder)
@@ -463,3 +464,36 @@ def test_a_lock_of_a_table_is_reported(dsn: str, conn: Connection, mode: str) ->
         (told,) = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
         assert [one["pid"] for one in told] == [server_pid(user)]
     assert conn.execute("select id, pid from durable._holders('{r}')").fetchall() == []
+
+
+@pytest.mark.session("prepares a transaction")
+@pytest.mark.parametrize("what", [*ROWS, "savepoint", "table"])
+def test_a_prepared_transaction_is_reported(dsn: str, conn: Connection, what: str) -> None:
+    """It has no session any more: its name is told, with what ends it, and no session is blamed for it."""
+    begin_run(conn, "r")
+    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
+    gid = f"it's {conn.info.dbname}"
+    with psycopg.connect(dsn) as bystander, psycopg.connect(dsn) as user:
+        if what != "savepoint":
+            # an older one that writes, which is named for the lock of a savepoint alone
+            bystander.execute("select pg_current_xact_id()")
+            bystander.execute("select from durable._executions where id = 'nobody' for update")
+        user.execute("select pg_current_xact_id()")
+        if what == "savepoint":
+            user.execute("savepoint s")
+        if what == "table":
+            user.execute("lock table durable._executions in share mode")
+        else:
+            user.execute(ROWS.get(what, ROWS["task"]), ("r",))  # type: ignore[call-overload]
+        user.execute(f"prepare transaction {sql.Literal(gid).as_string()}".encode())
+        try:
+            ((holder,),) = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
+            blocked = conn.execute("select id, pid, state, application from durable.blocked").fetchall()
+            assert blocked == [("r", None, "prepared", f"the prepared transaction {gid}")]
+            assert (holder["id"], holder["pid"], holder["prepared"]) == ("r", 0, gid)
+            assert "rollback prepared 'it''s " in str(Holder(**holder))
+            (_, _, cause, sentence), *_ = why(conn, "r")
+            assert cause == "locked" and sentence.startswith(f"is held by the prepared transaction {gid} (")
+        finally:
+            conn.execute(f"rollback prepared {sql.Literal(gid).as_string()}".encode())
+    assert ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ())) == ([],)

@@ -54,6 +54,7 @@ SETTINGS = {
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "max_connections": "200",
+    "max_prepared_transactions": "4",
     "shared_buffers": "64MB",
     "autovacuum": "off",
     "deadlock_timeout": "200ms",

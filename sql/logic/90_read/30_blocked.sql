@@ -99,19 +99,25 @@ $$;
 comment on function durable._holders_of_tables() is
   'Sessions that have locked a whole table of the engine against writers, as alter table and create index do.';
 
-create or replace function durable._holders(p_ids text[])
-returns table (id text, pid integer) language plpgsql stable
+create or replace function durable._prepared_with_tables()
+returns text[] language sql stable
 as $$
-begin
-  -- first, because nothing else could be read
-  return query select i, h from unnest(p_ids) i cross join unnest(durable._holders_of_tables()) h;
-  if found then
-    return;
-  end if;
-  return query
-  with lock as materialized (
-    select * from durable._locks_of_others()
-  ), row_lock as materialized (
+  select array(
+    select distinct x.gid from pg_catalog.pg_prepared_xacts x
+    -- its locks have no process: what they have in common is a number of their own
+    join pg_catalog.pg_locks t on t.pid is null and t.locktype = 'transactionid' and t.transactionid = x.transaction
+    join pg_catalog.pg_locks l on l.pid is null and l.locktype = 'relation' and l.virtualtransaction = t.virtualtransaction
+    join pg_catalog.pg_class c on c.oid = l.relation and c.relnamespace = 'durable'::regnamespace
+    where x.database = current_database()
+      and l.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
+$$;
+comment on function durable._prepared_with_tables() is
+  'Prepared transactions that have locked a whole table of the engine against writers.';
+
+create or replace function durable._lockers(p_ids text[])
+returns table (id text, xid text) language sql stable
+as $$
+  with row_lock as materialized (
     select p.id, p.xmax::text as xid from durable._promises p where p.id = any (p_ids)
     union
     select t.id, t.xmax::text from durable._tasks t where t.id = any (p_ids)
@@ -122,16 +128,35 @@ begin
     select d.id, d.xmax::text from durable._schedules d where d.id = any (p_ids)
     union
     select s.id, s.xid from durable._side_locks(p_ids) s
+  )
+  select r.id, r.xid from row_lock r
+  union
+  select r.id, m.xid from row_lock r cross join lateral unnest(durable._multixact_members(r.xid)) as m (xid)
+$$;
+comment on function durable._lockers(text[]) is
+  'The numbers of transactions that have locked or changed the promises, tasks, heads, side rows or schedules of these ids, ended ones included.';
+
+create or replace function durable._holders(p_ids text[])
+returns table (id text, pid integer) language plpgsql stable
+as $$
+begin
+  -- first, because nothing else could be read
+  return query select i, h from unnest(p_ids) i cross join unnest(durable._holders_of_tables()) h;
+  if found or durable._prepared_with_tables() <> '{}' then
+    return;
+  end if;
+  return query
+  with lock as materialized (
+    select * from durable._locks_of_others()
   ), member as materialized (
-    select r.id, r.xid from row_lock r
-    union
-    select r.id, m.xid from row_lock r cross join lateral unnest(durable._multixact_members(r.xid)) as m (xid)
+    select * from durable._lockers(p_ids)
   ), holder as (
     select m.id, l.pid from member m join lock l on l.xid = m.xid and not l.is_engine
     union
     -- a subtransaction, which no list of locks names: it belongs to an older transaction that writes here
     select m.id, l.pid from member m join lock l on l.writes and not l.is_engine and age(l.xid::xid) > age(m.xid::xid)
     where m.xid not in (select x.xid from lock x where x.xid is not null) and durable._is_running(m.xid)
+      and m.xid not in (select x.transaction::text from pg_catalog.pg_prepared_xacts x)
   )
   select x.id, x.pid from holder x
   union
@@ -144,22 +169,58 @@ $$;
 comment on function durable._holders(text[]) is
   'Sessions, other than turns and ticks of the engine, whose open transactions hold the promises, tasks, heads, side rows or schedules of these ids, a whole table, or the lock of adoptions. A lock of a savepoint is known by the number of the subtransaction alone: then all sessions are answered that may be it.';
 
+create or replace function durable._prepared_holders(p_ids text[])
+returns table (id text, gid text, owner name, since timestamptz) language plpgsql stable
+as $$
+declare
+  v_of_tables text[];
+begin
+  if not exists (select from pg_catalog.pg_prepared_xacts x where x.database = current_database()) then
+    return;
+  end if;
+  v_of_tables := durable._prepared_with_tables();
+  if v_of_tables <> '{}' then
+    return query select i, x.gid, x.owner, x.prepared from unnest(p_ids) i cross join pg_catalog.pg_prepared_xacts x
+                 where x.gid = any (v_of_tables);
+    return;
+  elsif durable._holders_of_tables() <> '{}' then
+    return;  -- nothing else can be read
+  end if;
+  return query
+  with prepared as materialized (
+    select x.* from pg_catalog.pg_prepared_xacts x where x.database = current_database()
+  )
+  select distinct m.id, x.gid, x.owner, x.prepared
+  from durable._lockers(p_ids) m
+  join prepared x on x.transaction::text = m.xid
+                     -- a subtransaction
+                     or (age(x.transaction) > age(m.xid::xid) and durable._is_running(m.xid)
+                         and m.xid not in (select y.transaction::text from prepared y)
+                         and m.xid not in (select l.xid from durable._locks_of_others() l where l.xid is not null));
+end
+$$;
+comment on function durable._prepared_holders(text[]) is
+  'Prepared transactions that hold the promises, tasks, heads, side rows or schedules of these ids, or a whole table. They have no session; a lock of a savepoint may be of any that is older.';
+
 create or replace view durable.blocked as
-select h.id, array_agg(distinct b.worker) as workers, a.pid, a.usename as "user", a.application_name as application,
-       a.state, a.xact_start as since, a.query
+select h.id, array_agg(distinct b.worker) as workers, h.pid, h."user", h.application, h.state, h.since, h.query
 from (select w.id as worker, unnest(w.blocked || w.unrenewed) as id from durable._workers w) b
-cross join lateral durable._holders(array[b.id]) h
-join pg_catalog.pg_stat_activity a on a.pid = h.pid
-group by h.id, a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query;
+cross join lateral (
+  select s.id, a.pid, a.usename as "user", a.application_name as application, a.state, a.xact_start as since, a.query
+  from durable._holders(array[b.id]) s join pg_catalog.pg_stat_activity a on a.pid = s.pid
+  union all
+  select p.id, null, p.owner, 'the prepared transaction ' || p.gid, 'prepared', p.since, null
+  from durable._prepared_holders(array[b.id]) p) h
+group by h.id, h.pid, h."user", h.application, h.state, h.since, h.query;
 comment on view durable.blocked is
-  'Runs and promises that cannot go on because a transaction has locked them: the workers that report it, the session with the lock, and since when. All others go on. The query and state of other roles are visible with pg_read_all_stats. To end a session: select pg_terminate_backend(pid).';
+  'Runs and promises that cannot go on because a transaction has locked them: the workers that report it, the session with the lock, and since when. All others go on. The query and state of other roles are visible with pg_read_all_stats. To end a session: select pg_terminate_backend(pid); a prepared transaction, which has none: rollback prepared ''<its name>''.';
 comment on column durable.blocked.id is 'The run or promise that cannot go on.';
 comment on column durable.blocked.workers is 'The workers that have left it out for more than a second.';
-comment on column durable.blocked.pid is 'Process of the session with the lock.';
-comment on column durable.blocked."user" is 'Role of that session.';
-comment on column durable.blocked.application is 'Its application name.';
+comment on column durable.blocked.pid is 'Process of the session with the lock; null for a prepared transaction.';
+comment on column durable.blocked."user" is 'Its role.';
+comment on column durable.blocked.application is 'Its application name, or the name of the prepared transaction.';
 comment on column durable.blocked.state is 'Mostly idle in transaction.';
-comment on column durable.blocked.since is 'When its transaction began.';
+comment on column durable.blocked.since is 'When its transaction began, or was prepared.';
 comment on column durable.blocked.query is 'Its last statement, whole, with the values in it.';
 
 create or replace function durable.worker_blocked_v1(p_worker text, p_ids text[])
@@ -169,10 +230,16 @@ begin
   update durable._workers w set blocked = p_ids
   where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
   return (
-    select coalesce(jsonb_agg(jsonb_build_object('id', h.id) || s.session), '[]')::json
-    from durable._holders(p_ids) h cross join lateral (select durable._session(h.pid) as session) s
-    where s.session is not null);
+    select coalesce(jsonb_agg(x.holder), '[]')::json
+    from (
+      select jsonb_build_object('id', h.id) || durable._session(h.pid) as holder from durable._holders(p_ids) h
+      union all
+      -- workers of 0.1.0 read a number as pid
+      select jsonb_build_object('id', p.id, 'pid', 0, 'user', p.owner, 'state', 'prepared', 'query', '', 'prepared', p.gid,
+                                'age_ms', durable._now_ms() - (extract(epoch from p.since) * 1000)::bigint)
+      from durable._prepared_holders(p_ids) p) x
+    where x.holder is not null);
 end
 $$ set lock_timeout = '1s';
 comment on function durable.worker_blocked_v1(text, text[]) is
-  'A worker reports the ids that it has left out for more than a second because another session has locked them; the empty array when none is left. Answers the sessions, for its log (durable._session).';
+  'A worker reports the ids that it has left out for more than a second because another session has locked them; the empty array when none is left. Answers the sessions, for its log (durable._session), and prepared transactions by their names.';

@@ -15,9 +15,18 @@ as $$
       durable._span(durable._now_ms() - x.since))),
     x.since, p_details => jsonb_build_object('pid', h.pid, 'user', a.usename, 'state', a.state,
                                              'application', a.application_name, 'query', left(a.query, 200))) b
+  union all
+  select b.*
+  from durable._prepared_holders(array[p_id]) h
+  cross join lateral (select (extract(epoch from h.since) * 1000)::bigint as since) x
+  cross join lateral durable._because(
+    'locked', h.gid,
+    format('is held by the prepared transaction %s (%s); rollback prepared %L ends it', h.gid,
+           concat_ws(', ', h.owner, durable._span(durable._now_ms() - x.since)), h.gid),
+    x.since, p_details => jsonb_build_object('prepared', h.gid, 'user', h.owner)) b
 $$;
 comment on function durable._lock_causes(text) is
-  'Sessions whose open transactions hold rows of this run or promise: the engine leaves it out until they end.';
+  'Sessions whose open transactions, and prepared transactions that hold rows of this run or promise: the engine leaves it out until they end.';
 
 create or replace function durable._cancel_causes(p_task durable._tasks, p_head durable._executions, p_now bigint)
 returns setof durable._cause language sql stable
