@@ -144,9 +144,8 @@ class Invocation:
             else:
                 server = self._embedded(target, stack, create=create)
                 url, psql = server.dsn, tuple(shlex.split(server.psql_command()))
-            if wait:
-                _wait_for(url, target, self.out)
-            conn = stack.enter_context(connect(url, target))
+            reached = _reached(url, target, self.out) if wait else connect(url, target)
+            conn = stack.enter_context(reached)
             start = None if server is None else server.start
             opened = Database(conn=conn, url=url, target=target, psql=psql, start_server=start)
             if create and schema and target.embedded:
@@ -177,6 +176,7 @@ def connect(url: str, target: Target) -> Iterator[Connection[TupleRow]]:
     import psycopg
     from psycopg.types.json import set_json_loads
 
+    conn = None
     try:
         conn = psycopg.connect(
             libpq_url(url),
@@ -185,35 +185,43 @@ def connect(url: str, target: Target) -> Iterator[Connection[TupleRow]]:
             application_name="pyengine cli",
             connect_timeout=int(Servers(url).timeout_s),
         )
+        set_json_loads(read_json, conn)
+        if conn.execute(SESSION.sql.encode()).fetchone() == (conn.info.backend_pid,):
+            # there is no pooler: the session is our own
+            conn.execute(CLIENT_SETTINGS.sql.encode())
     except (psycopg.OperationalError, psycopg.ProgrammingError, ValueError) as error:
+        if conn is not None:
+            conn.close()
         raise Unavailable(
             f"no connection to {where(url)} (from {origin(target)}): {hidden(_one_line(error), url)}",
             hint=_advice(target),
         ) from error
     with conn:
-        set_json_loads(read_json, conn)
-        if conn.execute(SESSION.sql.encode()).fetchone() == (conn.info.backend_pid,):
-            # there is no pooler: the session is our own
-            conn.execute(CLIENT_SETTINGS.sql.encode())
         yield conn
 
 
-def _wait_for(url: str, target: Target, out: Output) -> None:
-    """Wait until the server can be reached, or refuses the connection permanently."""
-    failures = 0
-    while True:
-        try:
-            with connect(url, target):
-                break
-        except Unavailable as error:
-            failures += 1
-            if refuses(str(error.__cause__)):
-                break
-            if failures == 1 or failures % _REPORT_EVERY == 0:
-                out.remark(f"{error.message}; waiting for it (--no-wait ends instead)")
-            clock.pause(grown(_PAUSE_S, _PAUSE_MAX_S, failures))
-    if failures > 1:
-        out.remark(f"{where(url)} is reachable")
+@contextmanager
+def _reached(url: str, target: Target, out: Output) -> Iterator[Connection[TupleRow]]:
+    """Connect as soon as the server can be reached.
+
+    Raises:
+        Unavailable: the server refuses it permanently.
+    """
+    failures, conn = 0, None
+    with ExitStack() as stack:
+        while conn is None:
+            try:
+                conn = stack.enter_context(connect(url, target))
+            except Unavailable as error:
+                failures += 1
+                if refuses(str(error.__cause__)):
+                    raise
+                if failures == 1 or failures % _REPORT_EVERY == 0:
+                    out.remark(f"{error.message}; waiting for it (--no-wait ends instead)")
+                clock.pause(grown(_PAUSE_S, _PAUSE_MAX_S, failures))
+        if failures > 1:
+            out.remark(f"{where(url)} is reachable")
+        yield conn
 
 
 def install(url: str, out: Output) -> None:

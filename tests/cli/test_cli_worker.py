@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ import psycopg
 import pytest
 
 from pyengine.admin import migrate
+from pyengine.cli.database import Invocation
 from pyengine.cli.display.logs import LogOptions
+from pyengine.cli.output import Output
 from pyengine.embedded.server import EmbeddedPostgres
 from tests.support.cluster import SETTINGS, Server, make_folder
 
@@ -112,6 +115,22 @@ def test_a_database_that_comes_later_is_waited_for(folder: Path) -> None:
         running.communicate()
         shutil.rmtree(place, ignore_errors=True)
     assert running.returncode == 0
+
+
+def test_the_connection_that_was_waited_for_is_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that goes away as it is reached is waited for; then no other connection is needed."""
+    real = psycopg.connect
+
+    def lost(*args: Any, **options: Any) -> Any:
+        conn = real(*args, **options)
+        conn.close()
+        return conn
+
+    found: list[Callable[..., Any]] = [real, lost]
+    monkeypatch.setattr(psycopg, "connect", lambda *args, **options: found.pop()(*args, **options))
+    with Invocation(out=Output(), database_url=dsn).database(wait=True) as db:
+        assert found == []
+        assert db.conn.execute("select 1").fetchone() == (1,)
 
 
 def launch(dsn: str, *options: str) -> subprocess.Popen[str]:
