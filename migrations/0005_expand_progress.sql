@@ -37,7 +37,3 @@ create type durable._progress_report as (
 );
 comment on type durable._progress_report is
   'The values that a run has set since its last report, as durable._progress keeps them; done is null if it has only set named values.';
-
-alter type durable._turn_batch add attribute progress durable._progress_report[];
-comment on type durable._turn_batch is
-  'The reports of one turn, and properties of all of them. The cost of a turn is mainly the number of its statements, and most statements are for cases that most turns do not have. has_several: some report is more than a single outcome. has_unknown: some report names no run, or an ending that this schema does not know. endings: that of each report, null for none. settles: promises that may be settled. writes_side_rows: a report may write side rows of its own run (it receives, takes or continues). adopts: promises of others to wait for. progress: what runs have set.';

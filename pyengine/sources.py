@@ -27,7 +27,7 @@ FACADE = "resonate"
 
 _NUMBERED = re.compile(r"^(\d{2,})_[a-z0-9_]+$")
 _MIGRATION = re.compile(r"^(\d{4})_([a-z0-9_]+)$")
-_PHASED = re.compile(r"^\d{4}_(expand|values|backfill|contract)_")
+_PHASED = re.compile(r"^\d{4}_(expand|values|types|index|backfill|contract)_")
 
 _SUM = re.compile(r"^([0-9a-f]{64})  (\d{4}_[a-z0-9_]+)\.sql$")
 
@@ -47,7 +47,7 @@ class Migration:
 
     @property
     def phase(self) -> str:
-        """expand, values, backfill or contract (migrations/README.md); the first step counts as expand."""
+        """expand, values, types, index, backfill or contract (migrations/README.md); the first is expand."""
         return "expand" if self.id == 1 else self.name.split("_")[1]
 
     @property

@@ -71,6 +71,7 @@ class Definition:
         types: types of its input parameters as written; empty for a view.
         signature: parameters and result as written. If it changes, replacing in place may be impossible. None
             for a view, whose columns are not read, and a trigger.
+        required: how many of its parameters have no default.
         text: all statements about it, each with its semicolon.
         path: its file.
         line: its first line there.
@@ -81,6 +82,7 @@ class Definition:
     name: str
     types: tuple[str, ...]
     signature: str | None
+    required: int
     text: str
     path: Path
     line: int
@@ -170,30 +172,34 @@ def _definition(text: str, path: Path, line: int) -> Definition:
         (match[1].lower(), match[2], match[3].strip('"')) if match[1] else ("trigger", match[6], match[5])
     )
     is_function = kind in ("function", "procedure")
-    types, signature = _header(text, match.end()) if is_function else ((), None)
+    types, signature, required = _header(text, match.end()) if is_function else ((), None, 0)
     return Definition(
         kind="function" if is_function else kind,
         schema=schema,
         name=name,
         types=types,
         signature=signature,
+        required=required,
         text=f"{text};\n",
         path=path,
         line=line,
     )
 
 
-def _header(text: str, begin: int) -> tuple[tuple[str, ...], str]:
-    """Return the types of the input parameters, and parameters and result as written."""
+def _header(text: str, begin: int) -> tuple[tuple[str, ...], str, int]:
+    """Return the types of the input parameters, parameters and result as written, and how many have to be
+    given."""
     blanked = _blanked(text)
     opened = blanked.index("(", begin)
     commas, closed = _commas(blanked, opened)
     bounds = [opened, *commas, closed]
     parts = [blanked[left + 1 : right].strip() for left, right in itertools.pairwise(bounds)]
-    types = tuple(kind for part in parts if part and (kind := _type(part)) is not None)
+    inputs = [part for part in parts if part and _type(part) is not None]
+    types = tuple(kind for part in inputs if (kind := _type(part)) is not None)
+    required = sum(_DEFAULT.search(part) is None for part in inputs)
     language = re.search(r"\blanguage\b", blanked[closed:], re.I)
     end = closed + language.start() if language else len(text)
-    return types, " ".join(text[opened:end].split())
+    return types, " ".join(text[opened:end].split()), required
 
 
 def _commas(blanked: str, opened: int) -> tuple[list[int], int]:

@@ -5,12 +5,12 @@ Lives here: ``install``, ``migrate``, ``status``. May not: know the content of a
 (``migration_plan``), or decide anything about runs.
 
 Design: a plan is made and its first part executed, under one advisory lock and in one transaction, until
-nothing is left to do. So concurrent installs are safe, and a failure changes nothing of its part. A part that
-does not get a lock in a tenth of a second is rolled back and tried again, so whoever waits behind it does not
-wait longer. Steps go forward only, and the checksum of each applied step is recorded: an edited step is an
-error. Functions and views are replaced in place, so objects that depend on them remain. A test installation
-also has ``sql/debug``; the next ordinary install removes it, because its checksum differs. The facade, a
-schema of its own, is kept: it is replaced as the rest of the logic is.
+nothing is left to do. So concurrent installs are safe, a failure changes nothing of its part, and what was
+done stays done. ``migration_locks`` tries a part again that does not get its locks. Steps go forward only,
+and the checksum of each applied step is recorded: an edited step is an error. Functions and views are
+replaced in place, so objects that depend on them remain. A test installation also has ``sql/debug``; the
+next ordinary install removes it, because its checksum differs. The facade, a schema of its own, is kept: it
+is replaced as the rest of the logic is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 import psycopg
 from psycopg.rows import TupleRow
 
-from pyengine import clock
 from pyengine.admin import migration_plan
+from pyengine.admin.migration_batches import fill, index
+from pyengine.admin.migration_locks import Limits, Patience, Tell
 from pyengine.admin.migration_parts import (
     LOCKED_SESSION,
-    SESSION,
     WAIT_FOR_OTHERS,
     Part,
     Plan,
@@ -36,7 +36,6 @@ from pyengine.admin.migration_parts import (
     version_number,
 )
 from pyengine.admin.migration_script import script
-from pyengine.backoff import grown
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
 from pyengine.passwords import hidden
 from pyengine.servers import libpq_url
@@ -55,14 +54,8 @@ __all__ = [
     "status",
 ]
 
-PATIENCE_S = 60.0
-"""How long a part is tried again that does not get its locks."""
-
-_PAUSE_S = 0.05
-_PAUSE_MAX_S = 2.0
-_TRIES_MAX = 10
-
 Connection = psycopg.Connection[TupleRow]
+_LIMITS = Limits()
 
 # the facade of this engine says so in its comment: another schema of that name is left alone
 _OUR_FACADE = (
@@ -143,13 +136,29 @@ def install(
     return _migrate(dsn, sources or found(), reapply=reapply, must_exist=False, debug=debug)
 
 
-def migrate(dsn: str, *, sources: Sources | None = None, reapply: bool = False) -> Report:
+def migrate(
+    dsn: str,
+    *,
+    sources: Sources | None = None,
+    reapply: bool = False,
+    limits: Limits = _LIMITS,
+    tell: Tell | None = None,
+) -> Report:
     """Like ``install``, but only for a database that already has the schema; removes debug operations.
+
+    Args:
+        dsn: connection string of PostgreSQL.
+        sources: another tree of SQL files, for tests.
+        reapply: as `install`.
+        limits: how long it waits for the locks of others.
+        tell: is told of each try that did not get a lock.
 
     Raises:
         NotFound: there is no schema to migrate.
     """
-    return _migrate(dsn, sources or found(), reapply=reapply, must_exist=True, debug=False)
+    return _migrate(
+        dsn, sources or found(), reapply=reapply, must_exist=True, debug=False, limits=limits, tell=tell
+    )
 
 
 def status(dsn: str, *, sources: Sources | None = None) -> Status:
@@ -163,8 +172,17 @@ def status(dsn: str, *, sources: Sources | None = None) -> Status:
         return _status(conn, sources or found())
 
 
-def plan(conn: Connection, sources: Sources, *, debug: bool = False, reapply: bool = False) -> Plan:
+def plan(
+    conn: Connection, sources: Sources, *, debug: bool = False, reapply: bool = False, only_next: bool = False
+) -> Plan:
     """Return what is to be done, inside a transaction that has begun with ``LOCKED_SESSION``.
+
+    Args:
+        conn: its connection.
+        sources: the files.
+        debug: with debug operations.
+        reapply: replace all functions and views.
+        only_next: as far as the next part, without a look at the functions if that is a step before them.
 
     Raises:
         SchemaMismatch: as `status`.
@@ -176,6 +194,8 @@ def plan(conn: Connection, sources: Sources, *, debug: bool = False, reapply: bo
     is_current = now.logic_current and now.debug == debug
     if is_current and not pending and not reapply:
         return Plan(parts=())
+    if only_next and (ahead := migration_plan.before_functions(pending)):
+        return Plan(parts=(ahead[0],))
     made = migration_plan.make(
         conn, sources, pending, is_current=is_current, debug=debug, facade=now.facade, reapply=reapply
     )
@@ -255,7 +275,16 @@ def as_script(dsn: str, *, sources: Sources | None = None) -> str:
         return script(plan(conn, sources), sources)
 
 
-def _migrate(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, debug: bool) -> Report:
+def _migrate(
+    dsn: str,
+    sources: Sources,
+    *,
+    reapply: bool,
+    must_exist: bool,
+    debug: bool,
+    limits: Limits = _LIMITS,
+    tell: Tell | None = None,
+) -> Report:
     with connected(dsn) as conn:
         now = _status(conn, sources)
         if must_exist and not now.installed:
@@ -263,27 +292,31 @@ def _migrate(dsn: str, sources: Sources, *, reapply: bool, must_exist: bool, deb
         if now.current and now.debug == debug and not reapply:
             _adopt_idle_copy(conn)
             return Report()
-        report, waiting = Report(), _Patience()
+        report, patience = Report(), Patience(limits, tell)
         part: Part | None = None
         while True:
             try:
                 with conn.transaction():
                     _lock(conn)
-                    todo = plan(conn, sources, debug=debug, reapply=reapply)
+                    todo = plan(conn, sources, debug=debug, reapply=reapply, only_next=True)
                     part = todo.parts[0] if todo.parts else None
-                    if part is not None and part.phase != "backfill":
-                        conn.execute(part.text.encode())
+                    patience.at = part
+                    if part is not None and part.phase not in ("backfill", "index"):
+                        patience.run(conn, part)
                 if part is not None and part.phase == "backfill":
-                    _fill(conn, part)
+                    fill(conn, part, limits, tell)
+                if part is not None and part.phase == "index":
+                    index(conn, part, limits)
             except psycopg.Error as error:
-                if not waiting.covers(error):
-                    raise failed(error, part, report.applied) from error
-                waiting.pause(error, part)
+                if not patience.covers(error):
+                    raise failed(error, patience.at or part, report.applied) from error
+                patience.pause(conn, error, part)
                 continue
             if part is None:
                 _adopt_idle_copy(conn)
                 return replace(report, left=todo.left, older=todo.older)
-            report, reapply, waiting = _with(report, part), reapply and not part.logic, _Patience()
+            report, reapply = _with(report, part), reapply and not part.logic
+            patience = Patience(limits, tell)
 
 
 def _adopt_idle_copy(conn: Connection) -> None:
@@ -298,60 +331,6 @@ def _with(report: Report, part: Part) -> Report:
         logic=report.logic or part.logic,
         dropped=tuple(sorted({*report.dropped, *part.dropped})),
     )
-
-
-def _fill(conn: Connection, part: Part) -> None:
-    """Run the batches of a backfill; each is followed by a pause as long as it took."""
-    batch, record = part.segments
-    waiting = _Patience()
-    while True:
-        begin = clock.monotonic()
-        try:
-            with conn.transaction():
-                conn.execute(SESSION.encode())
-                is_done = conn.execute(batch.text.encode()).rowcount <= 0
-                if is_done:
-                    conn.execute(record.text.encode())
-        except psycopg.Error as error:
-            if not waiting.covers(error):
-                raise
-            waiting.pause(error, part)
-            continue
-        if is_done:
-            return
-        waiting = _Patience()
-        clock.pause(min(clock.monotonic() - begin, _PAUSE_MAX_S))
-
-
-class _Patience:
-    """The pauses of a part that met the locks of others, up to a limit."""
-
-    def __init__(self) -> None:
-        self._until = clock.monotonic() + PATIENCE_S
-        self._failures = 0
-
-    def covers(self, error: psycopg.Error) -> bool:
-        """Whether others caused an error, so that the next attempt may succeed."""
-        if isinstance(error, psycopg.errors.InternalError_):
-            # of rows of the catalogue that another session changes too; what is really broken stays so
-            return self._failures < _TRIES_MAX
-        return isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected)
-
-    def pause(self, error: psycopg.Error, part: Part | None) -> None:
-        """Wait before the next attempt.
-
-        Raises:
-            Unavailable: the patience is over.
-        """
-        if clock.monotonic() > self._until:
-            steps = ", ".join(step.name for step in part.steps) if part else ""
-            raise Unavailable(
-                f"{steps or 'functions and views'}: others kept a table or view locked "
-                f"for {PATIENCE_S:.0f} s; nothing of it was changed",
-                hint="look for long transactions in pg_stat_activity, then try again",
-            ) from error
-        self._failures += 1
-        clock.pause(grown(_PAUSE_S, _PAUSE_MAX_S, self._failures))
 
 
 @contextmanager

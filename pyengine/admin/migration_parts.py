@@ -33,7 +33,10 @@ __all__ = [
     "checksum_of_loose",
     "drop",
     "fresh",
+    "index",
+    "invalid_index",
     "literal",
+    "lock_views",
     "of_file",
     "older_workers",
     "recorded_step",
@@ -47,7 +50,7 @@ __all__ = [
 INSTALL_LOCK = int.from_bytes(b"durable", "big")
 WAIT_FOR_OTHERS = "5min"
 LOCK_TIMEOUT_MS = 100
-"""A part that waits longer for a lock starts again: whoever comes after it waits behind it meanwhile."""
+"""A part that waits longer for its locks starts again: whoever comes after it waits behind it meanwhile."""
 
 SESSION = f"""set local lock_timeout = '{LOCK_TIMEOUT_MS}ms';
 set local statement_timeout = 0;
@@ -64,6 +67,7 @@ select pg_catalog.pg_advisory_xact_lock({INSTALL_LOCK});
 
 LOOSE, INSERTS = "loose statements", "inserted rows"
 _WAIT_FOR_STATEMENTS_S = 10
+_INDEX = re.compile(r"create (unique )?index (\w+)(?= on )")
 
 _OLDER_WORKERS = """
 select w.id, w.about ->> 'pyengine' from {schema}._workers w
@@ -127,10 +131,12 @@ class Part:
     """A part of a migration.
 
     Args:
-        phase: install, values, expand, drops, backfill or contract.
+        phase: install, values, expand, index, logic, drops, backfill or contract.
         segments: what it runs, in order. Of a backfill first the statement that is repeated, each time in a
-            transaction of its own, until it changes no row; then what records the step.
+            transaction of its own, until it changes no row; then what records the step. Of an index first the
+            statement that makes it.
         steps: the steps that it applies.
+        ahead: how many of the segments lock no table; they come first.
         logic: it replaces functions and views by other ones.
         finishes: the functions and views are those of the sources afterwards.
         dropped: functions and views that it drops for good.
@@ -142,6 +148,7 @@ class Part:
     logic: bool = False
     finishes: bool = False
     dropped: tuple[str, ...] = ()
+    ahead: int = 0
 
     @property
     def text(self) -> str:
@@ -245,6 +252,37 @@ def backfill(step: Migration) -> Part:
     return Part(phase="backfill", segments=(of_file(step.path), Segment(text=done)), steps=(step,))
 
 
+def index(step: Migration) -> Part:
+    """Return the part that makes an index while others write its table.
+
+    Raises:
+        ValueError: its first statement makes no index.
+    """
+    first, *others = [text for text, _ in split(step.text)]
+    if _INDEX.match(first) is None:
+        raise ValueError(f"{step.path}: the first statement of an index is: create index NAME on ...")
+    rest = "".join(f"{text};\n" for text in others)
+    done = recorded_step(step).text.replace(";\n", "\n  on conflict (id) do nothing;\n")
+    made = _INDEX.sub(r"create \1index concurrently if not exists \2", first) + ";\n"
+    return Part(
+        phase="index",
+        segments=(Segment(text=made, path=step.path), Segment(text=rest + done, path=step.path)),
+        steps=(step,),
+    )
+
+
+def invalid_index(made: Segment) -> str:
+    """Return the query for the statement that drops an index which a failure has left unfinished."""
+    match = _INDEX.match(made.text.replace("concurrently if not exists ", ""))
+    name = literal(match[2] if match else "")
+    return (
+        "select pg_catalog.format('drop index concurrently %s', i.indexrelid::pg_catalog.regclass)\n"
+        "from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indexrelid\n"
+        f"where not i.indisvalid and c.relname = {name}\n"
+        f"  and c.relnamespace = pg_catalog.to_regnamespace({literal(SCHEMA)})"
+    )
+
+
 def of_file(path: Path) -> Segment:
     """Return the text of a file."""
     text = path.read_text(encoding="utf-8").rstrip()
@@ -271,6 +309,12 @@ def drop(names: Sequence[str], *, if_exists: bool = False) -> list[Segment]:
             word = "routine" if kind == "function" else kind
             segments.append(Segment(text=f"drop {word} {exists}{', '.join(listed)} restrict;\n"))
     return segments
+
+
+def lock_views(names: Iterable[str]) -> list[Segment]:
+    """Return statements that lock views and change nothing; LOCK would lock what they read too."""
+    views = [name.removeprefix("view ") for name in names]
+    return [Segment(text=f"alter view {view} reset (check_option);\n") for view in views]
 
 
 def records(

@@ -3,21 +3,26 @@
 Lives here: ``Part``, ``Plan`` and ``make``. May not: change the database; connect. `migrate` runs the parts
 of a plan, `migration_script` prints them, `rehearsal` runs them and rolls back. So the three never differ.
 
-Design: a part is one transaction, but for a backfill, which is one for each batch. The order is:
+Design: a part is one transaction, but for an index, and a backfill, which is one for each batch. The order:
 
     install    a database without the schema: all steps in the order of their numbers, and the logic
-    values     steps up to one that adds values to an enum, which cannot be named before they are committed
-    expand     the other steps that expand, and the functions and views that changed
+    expand     a step that expands, or adds values to an enum: each by itself, so that the locks of one table
+    values     are given back before those of the next are asked for
+    index      a step that makes an index, outside of a transaction, so that nobody waits
+    logic      the functions and views that changed, and steps that change types which only functions use
     drops      functions and views that the sources no longer define, once no statement is running any more
                that may call them
     backfill   rows that old code wrote, in batches; only functions write, so new rows are complete by now
     contract   one step each; left out while a worker of an older version is connected
 
-The part `expand` creates functions first, because that locks no table. Drops, steps and views follow, whose
-locks stop others, and with them only the functions that need them. A function that could not be replaced in
-place is dropped with the objects that depend on it, and they are created again. An object is compared by the
-checksum of its statements, which the table ``_logic`` keeps. A view is created again after every step, since
-a view of ``t.*`` has the columns that the table had then.
+Functions of the older version work with the tables after each step, so a migration may end between any two
+parts. The part `logic` creates functions first, because that locks no table. Drops and views follow, whose
+locks stop others, and with them only the functions that need them. Views are locked first, from the top:
+whoever reads one locks it before those that it stands on, so readers wait before they have a lock that is
+needed. A function that could not be replaced in place is dropped with the objects that depend on it, and they
+are created again. An older overload goes in this part only if calls would be ambiguous: calls that run may
+need it. An object is compared by the checksum of its statements, which the table ``_logic`` keeps. A view is
+created again after every step, since a view of ``t.*`` has the columns that the table had then.
 """
 
 from __future__ import annotations
@@ -34,19 +39,21 @@ from pyengine.admin.logic import Definition, Loose, read
 from pyengine.admin.migration_parts import Part, Plan, Segment
 from pyengine.sources import SCHEMA, Migration, Sources
 
-__all__ = ["State", "make"]
+__all__ = ["State", "before_functions", "make"]
 
 Connection = psycopg.Connection[TupleRow]
 
 _OBJECTS = """
-select 'function', p.oid, p.oid::regprocedure::text from pg_catalog.pg_proc p
+select 'function', p.oid, p.oid::regprocedure::text, p.pronargs - p.pronargdefaults, p.pronargs
+  from pg_catalog.pg_proc p
   where p.pronamespace = 'durable'::regnamespace
      or (%(facade)s and p.pronamespace = to_regnamespace('resonate'))
 union all
-select 'view', c.oid, c.oid::regclass::text from pg_catalog.pg_class c
+select 'view', c.oid, c.oid::regclass::text, 0, 0 from pg_catalog.pg_class c
   where c.relnamespace = 'durable'::regnamespace and c.relkind = 'v'
 union all
-select 'trigger', t.oid, format('%%I on %%s', t.tgname, t.tgrelid::regclass) from pg_catalog.pg_trigger t
+select 'trigger', t.oid, format('%%I on %%s', t.tgname, t.tgrelid::regclass), 0, 0
+  from pg_catalog.pg_trigger t
   join pg_catalog.pg_class c on c.oid = t.tgrelid
   where c.relnamespace = 'durable'::regnamespace and not t.tgisinternal and t.tgparentid = 0
 """
@@ -83,7 +90,7 @@ class State:
         pending: steps of the sources that it lacks.
         is_current: its functions and views are those of the sources, by the checksum of all.
         records: checksum and signature of each object, by its key.
-        objects: name of each function and view, by kind and oid.
+        objects: name of each function, view and trigger, with the least and the greatest number of arguments.
         dependents: names of the functions and views that depend directly on one.
         types: full names of types, by the names in the sources; None if there is no such type.
         quoted: names as PostgreSQL quotes them.
@@ -93,7 +100,7 @@ class State:
     pending: tuple[Migration, ...]
     is_current: bool
     records: dict[str, tuple[str, str | None]]
-    objects: tuple[str, ...]
+    objects: dict[str, tuple[int, int]]
     dependents: dict[str, set[str]] = field(default_factory=dict)
     types: dict[str, str | None] = field(default_factory=dict)
     quoted: dict[str, str] = field(default_factory=dict)
@@ -146,6 +153,15 @@ def make(
     return _Planner(conn, sources, items, state, debug=debug, facade=facade, reapply=reapply).plan()
 
 
+def before_functions(pending: Iterable[Migration]) -> list[Part]:
+    """Return the parts with the steps that come before the functions and views, each by itself."""
+    return [
+        sql.index(step) if step.phase == "index" else sql.steps_part(step.phase, [step])
+        for step in pending
+        if step.phase in ("expand", "values", "index")
+    ]
+
+
 class _Planner:
     """Makes one plan."""
 
@@ -177,36 +193,29 @@ class _Planner:
         """Return the plan."""
         pending = {
             phase: [step for step in self._state.pending if step.phase == phase]
-            for phase in ("expand", "values", "backfill", "contract")
+            for phase in ("types", "backfill", "contract")
         }
-        ahead = sorted(pending["expand"] + pending["values"], key=lambda step: step.id)
-        parts: list[Part] = []
-        while any(step.phase == "values" for step in ahead):
-            count = next(at for at, step in enumerate(ahead, 1) if step.phase == "values")
-            parts.append(sql.steps_part("values", ahead[:count]))
-            ahead = ahead[count:]
-        parts += self._logic_parts(ahead)
+        parts = before_functions(self._state.pending)
+        parts += self._logic_parts(pending["types"])
         parts += map(sql.backfill, pending["backfill"])
         left = tuple(step.name for step in pending["contract"]) if self._state.older else ()
         if not left:
             parts += [sql.steps_part("contract", [step]) for step in pending["contract"]]
         return Plan(parts=tuple(parts), left=left, older=self._state.older if left else ())
 
-    def _logic_parts(self, steps: list[Migration]) -> list[Part]:
-        """Return the parts `expand` and `drops`, if there is anything to do."""
+    def _logic_parts(self, types: list[Migration]) -> list[Part]:
+        """Return the parts `logic` and `drops`, if there is anything to do."""
         strays = set(self._state.objects) - set(self._wanted)
-        places = {one.place for one in self._definitions}
-        # an overload beside a grown function would make calls ambiguous
-        stale = {name for name in strays if _place(name) in places}
+        stale = set(filter(self._is_ambiguous, strays))
         falls = stale.union(*map(self._state.standing_on, stale))
         drops = self._state.topmost_first(strays - falls)
         changed = self._changed()
-        work = bool(changed or falls or self._all_again or self._rows_changed)
-        if not (steps or work or drops or not self._state.is_current):
+        work = bool(types or changed or falls or self._all_again or self._rows_changed)
+        if not (work or drops or not self._state.is_current):
             return []
         parts = []
-        if steps or work or not drops:
-            parts.append(self._expand(steps, changed, falls, finishes=not drops))
+        if work or not drops:
+            parts.append(self._logic(types, changed, falls, finishes=not drops))
         if drops:
             parts.append(
                 Part(
@@ -215,9 +224,16 @@ class _Planner:
                     dropped=tuple(drops),
                     logic=True,
                     finishes=True,
+                    ahead=1,
                 )
             )
         return parts
+
+    def _is_ambiguous(self, stray: str) -> bool:
+        """Whether a call may mean this function or one of the sources; others are left to calls that run."""
+        least, most = self._state.objects[stray]
+        overloads = [one for one in self._definitions if one.place == _place(stray)]
+        return any(least <= len(one.types) and one.required <= most for one in overloads)
 
     def _changed(self) -> list[Definition]:
         """Return the definitions that the database lacks or has otherwise."""
@@ -230,13 +246,13 @@ class _Planner:
             or self._recorded(one.key) != sql.checksum(one, steps)
         ]
 
-    def _expand(
-        self, steps: list[Migration], changed: list[Definition], falls: set[str], *, finishes: bool
+    def _logic(
+        self, types: list[Migration], changed: list[Definition], falls: set[str], *, finishes: bool
     ) -> Part:
-        """Return the part with the steps that expand and the changed functions and views.
+        """Return the part with the changed functions and views, and the types that only functions use.
 
         Args:
-            steps: those steps.
+            types: steps that change such types.
             changed: what changed.
             falls: names of objects to drop first.
             finishes: no other part has to drop anything.
@@ -253,26 +269,30 @@ class _Planner:
             if one.key in todo
         }
         drops = sql.drop(self._state.topmost_first(falls))
-        locks = steps or drops or any(map(_locks_relation, texts))
-        before = self._before_locks(texts, replaced, falls) if locks else set()
+        before = self._before_locks(texts, replaced, falls)
         segments = [texts[key] for key in texts if key in before]
-        is_work = bool(texts or falls or self._all_again or self._rows_changed or not self._state.is_current)
-        if is_work:
-            segments.append(sql.records(self._items, self._sources.migration_steps(), todo))
+        segments.append(sql.records(self._items, self._sources.migration_steps(), todo))
+        ahead = len(segments)
+        views = {name for name in self._state.objects if name.startswith("view ")}
+        replaced_views = views & {
+            *falls,
+            *(self._state.name(one) for one in self._definitions if one.key in todo),
+        }
+        segments += sql.lock_views(self._state.topmost_first(replaced_views))
         segments += drops
-        for step in steps:
+        for step in types:
             segments += [sql.of_file(step.path), sql.recorded_step(step)]
-        if is_work:
-            segments += self._after_locks(texts, before)
-        if is_work and finishes:
+        segments += self._after_locks(texts, before)
+        if finishes:
             segments += self._finish()
         return Part(
-            phase="expand",
+            phase="logic",
             segments=tuple(segments),
-            steps=tuple(steps),
+            steps=tuple(types),
             logic=self._reapply or not self._state.is_current,
-            finishes=is_work and finishes,
+            finishes=finishes,
             dropped=tuple(sorted(falls - self._wanted.keys())),
+            ahead=ahead,
         )
 
     def _recorded(self, key: str) -> str | None:
@@ -352,10 +372,8 @@ def _state(
     is_current: bool,
     facade: bool,
 ) -> State:
-    objects = {
-        (kind, oid): f"{kind} {name}"
-        for kind, oid, name in conn.execute(_OBJECTS, {"facade": facade}).fetchall()
-    }
+    found_objects = conn.execute(_OBJECTS, {"facade": facade}).fetchall()
+    objects = {(kind, oid): f"{kind} {name}" for kind, oid, name, _, _ in found_objects}
     dependents: dict[str, set[str]] = {}
     for kind, oid, other_kind, other in conn.execute(_DEPENDENTS).fetchall():
         if (kind, oid) in objects and (other_kind, other) in objects:
@@ -372,7 +390,7 @@ def _state(
         pending=tuple(pending),
         is_current=is_current,
         records={key: (sha256, signature) for key, sha256, signature in records},
-        objects=tuple(objects.values()),
+        objects={f"{kind} {name}": (least, most) for kind, _, name, least, most in found_objects},
         dependents=dependents,
         types=dict(conn.execute(_TYPES, (types,)).fetchall()),
         quoted=dict(conn.execute(_QUOTED, (names,)).fetchall()),

@@ -17,6 +17,7 @@ from pyengine.admin.migration_parts import (
     LOCKED_SESSION,
     Part,
     Plan,
+    invalid_index,
     literal,
     older_workers,
 )
@@ -33,7 +34,9 @@ _HEAD = f"""\
 _WHY = {
     "install": "a database without the schema: all steps, functions and views",
     "values": "new values of an enum, which can be named once they are committed",
-    "expand": "what locks no table first",
+    "expand": "each by itself, so its locks are given back before the next",
+    "index": "outside of a transaction, so that nobody waits for it",
+    "logic": "functions and views; what locks no table first",
     "drops": "once the statements have ended that may still call these functions",
     "backfill": "in batches, each in a transaction of its own",
     "contract": "only while no worker of an older version is connected",
@@ -102,7 +105,8 @@ def script(plan: Plan, sources: Sources, *, head: str = _HEAD) -> str:
             names = " ".join(sorted(applied, key=order.__getitem__))
             known = "null" if logic is None else literal(logic)
             guard = _GUARD.format(schema=SCHEMA, applied=literal(names), logic=known)
-        texts.append(_batches(part, guard) if part.phase == "backfill" else _transaction(part, guard))
+        write = {"backfill": _batches, "index": _index}.get(part.phase, _transaction)
+        texts.append(write(part, guard))
         applied |= {step.name for step in part.steps}
         logic = plan.logic_after if part.finishes else logic
     if plan.left:
@@ -132,3 +136,9 @@ def _batches(part: Part, guard: str) -> str:
     ((statement, _),) = split(batch.text)
     block = _BATCHES.format(timeout=LOCK_TIMEOUT_MS, batch=statement, record=record.text)
     return f"\n{guard}\n{block}"
+
+
+def _index(part: Part, guard: str) -> str:
+    made, record = part.segments
+    # each row of the query is a statement of its own, outside of a transaction
+    return f"\n{guard}\n{invalid_index(made)}\n\\gexec\n{made.text}\n{record.text}"

@@ -2,8 +2,9 @@
 
 Lives here: ``rehearse`` and its records. May not: commit, print. Design: which locks a statement takes is
 known by executing it. So the parts of the plan run in one transaction, which reads its own locks from
-``pg_locks`` after each statement of a file, gives up a lock that is not free in a tenth of a second, ends
-after two seconds at the latest, and is rolled back. A lock is held from there to the end of its part. Values
+``pg_locks`` after each segment, gives up a lock that is not free in a tenth of a second, ends after two
+seconds at the latest, and is rolled back. A lock is held from there to the end of its part, and stands with
+the first part that takes it. Values
 of enums cannot be named before they are committed, so what names one is not rehearsed; nor are backfills,
 which lock rows only.
 """
@@ -34,6 +35,7 @@ where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.granted and c.r
   and l.mode in ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
                  'AccessExclusiveLock')
 """
+_LOCK_NO_TABLE = {"backfill": "only the rows of a batch", "index": "out nobody who reads or writes the table"}
 _MODES = {
     "ShareUpdateExclusiveLock": "SHARE UPDATE EXCLUSIVE",
     "ShareLock": "SHARE",
@@ -65,7 +67,7 @@ class Rehearsed:
     """A part of the plan.
 
     Args:
-        phase: install, values, expand, drops, backfill or contract.
+        phase: install, values, expand, index, logic, drops, backfill or contract.
         steps: names of the steps that it applies.
         logic: it replaces functions and views.
         dropped: functions and views that it drops.
@@ -120,7 +122,7 @@ def rehearse(dsn: str, *, sources: Sources | None = None) -> Rehearsal:
         until = clock.monotonic() + LONGEST_S
         parts: list[Rehearsed] = []
         for part in plan.parts:
-            stopped = any(one.note for one in parts if one.phase != "backfill")
+            stopped = any(one.note for one in parts if one.phase not in _LOCK_NO_TABLE)
             parts.append(_planned(part) if stopped else _executed(conn, part, until))
         return Rehearsal(parts=tuple(parts), left=plan.left, older=plan.older)
 
@@ -136,8 +138,8 @@ def _planned(part: Part, note: str = "not rehearsed, because the part before it 
 
 
 def _executed(conn: migrate.Connection, part: Part, until: float) -> Rehearsed:
-    if part.phase == "backfill":
-        return _planned(part, "not rehearsed: it locks only the rows of a batch")
+    if part.phase in _LOCK_NO_TABLE:
+        return _planned(part, f"not rehearsed: it locks {_LOCK_NO_TABLE[part.phase]}")
     begin, note = clock.monotonic(), None
     taken: dict[tuple[str, str], tuple[float, str]] = {}
     before = set(conn.execute(_LOCKS).fetchall())

@@ -82,12 +82,28 @@ def migrate_schema(
             "for 2 s at most: it takes the locks, gives up one that is not free in 0.1 s, and rolls back.",
         ),
     ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            help="How many seconds each part is tried again while others hold its locks.", min=0, max=604800
+        ),
+    ] = 60,
+    block: Annotated[
+        float,
+        typer.Option(
+            help="How many seconds others may wait behind one try: choose more than your transactions last.",
+            min=0.01,
+            max=60,
+        ),
+    ] = 0.25,
 ) -> None:
     """Migrate an installed schema to this version of pyengine, while workers of both versions run.
 
-    A step that contracts is left for later while a worker of an older version is connected.
+    A migration that ends half way leaves a database for both; migrate again, and it goes on from there. A step
+    that contracts is left for later while a worker of an older version is connected.
     """
     from pyengine.admin import migrate, rehearsal
+    from pyengine.admin.migration_locks import Limits
 
     if sql and dry_run:
         raise InvalidRequest("--sql and --dry-run are two questions", hint="leave one of them out")
@@ -101,7 +117,9 @@ def migrate_schema(
             document = asdict(rehearsal.rehearse(db.url))
             at.out.answer(document, lambda console: _show_rehearsal(console, document))
         else:
-            _report(at, db, migrate.migrate(db.url))
+            limits = Limits(wait_s=wait, block_s=block)
+            told = migrate.migrate(db.url, limits=limits, tell=lambda waiting: at.out.remark(str(waiting)))
+            _report(at, db, told)
 
 
 @command(app, "install-facade")

@@ -64,7 +64,7 @@ def test_a_grace_outlives_the_upgrade(older: str) -> None:
 
 def test_an_older_function_goes_on_after_the_step(older: str) -> None:
     """It knows the columns by names, each of which means what it meant; its session has plans from before."""
-    step = (found().migrations / "0011_expand_executions_add_last_at.sql").read_text()
+    step = (found().migrations / "0011_expand_executions_know_more.sql").read_text()
     with Stage(older) as stage:
         administrator, worker = stage.player("administrator"), stage.player("worker")
         worker.do(ENDS).rows()

@@ -145,9 +145,11 @@ returns boolean language sql immutable as $$ select p_colour = 'green' $$;
 
 
 @pytest.mark.parametrize("phase", ["values", "expand"])
-def test_a_new_value_is_committed_before_it_is_named(tree: Tree, phase: str) -> None:
+def test_a_new_value_is_committed_before_it_is_named(
+    tree: Tree, empty_database: MakeDatabase, phase: str
+) -> None:
     """A step of the phase `values` adds to an enum what the logic names in the same install; in any other
-    phase PostgreSQL refuses the name, and nothing is changed."""
+    phase PostgreSQL refuses the name in a new database, and nothing is made."""
     tree.write("sql/state/20_colours.sql", "create type durable.colour as enum ('red');")
     bundle.write_initial(tree.sources)
     tree.install()
@@ -156,9 +158,10 @@ def test_a_new_value_is_committed_before_it_is_named(tree: Tree, phase: str) -> 
     tree.write("migrations/0004_expand_boxes_add_colour.sql", "alter table durable._boxes add column c text;")
     tree.write("sql/logic/15_colours.sql", NAMED)
     if phase == "expand":
+        tree.dsn = empty_database()
         with pytest.raises(EngineError, match=r"15_colours\.sql.*unsafe use of new value"):
             tree.install()
-        assert len(migrate.status(tree.dsn, sources=tree.sources).pending) == 3
+        assert not migrate.status(tree.dsn, sources=tree.sources).installed
         return
     assert len(tree.install().applied) == 3
     assert tree.run("select durable._is_green('green')") == [(True,)]
@@ -276,17 +279,19 @@ def test_what_users_built_is_never_dropped_silently(tree: Tree) -> None:
 
 
 def test_a_failing_file_changes_nothing(tree: Tree) -> None:
-    """A statement that fails names file and line; the database is as before, the new step included."""
+    """A statement that fails names file and line, and its part changes nothing; a step before it stays."""
     tree.install()
-    before = snapshot(tree.dsn)
     tree.write("migrations/0002_expand_more.sql", "create table durable._more (id text);")
     tree.write(
         "sql/logic/20_second.sql", SECOND + "\ncreate or replace view durable.x as\n  select nothing.here;\n"
     )
+    with pytest.raises(EngineError, match=r"logic/20_second\.sql:6: .*0002_expand_more remains applied"):
+        tree.install()
+    before = snapshot(tree.dsn)
     with pytest.raises(EngineError, match=r"logic/20_second\.sql:6: .*nothing was changed"):
         tree.install()
     assert not differences(before, snapshot(tree.dsn))
-    assert migrate.status(tree.dsn, sources=tree.sources).pending == ("0002_expand_more",)
+    assert migrate.status(tree.dsn, sources=tree.sources).pending == ()
 
 
 def test_reapply_restores_what_was_tampered_with(tree: Tree) -> None:

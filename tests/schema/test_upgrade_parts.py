@@ -18,6 +18,7 @@ import pytest
 
 from pyengine.admin import logic, migrate, rehearsal
 from pyengine.admin.bundle import write_initial
+from pyengine.admin.migration_locks import Limits, Waiting
 from pyengine.cli.database import _psql_of_url
 from pyengine.errors import EngineError, SchemaMismatch, Unavailable
 from tests.schema.test_migrations import ADDED, FIRST, NAMED, SECOND, Tree
@@ -92,15 +93,17 @@ def psql(dsn: str, script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_phases_have_one_order(tree: Tree) -> None:
-    """Steps that expand come before the functions, backfills after them, contracts last."""
+    """Steps that expand come before the functions, each by itself, backfills after them, contracts last."""
     next_version(tree)
     tree.run("create function durable._stray() returns int language sql as 'select 1'")
     with migrate.connected(tree.dsn) as conn, conn.transaction(force_rollback=True):
         conn.execute(migrate.LOCKED_SESSION.encode())
         parts = migrate.plan(conn, tree.sources).parts
     assert [(part.phase, [step.id for step in part.steps]) for part in parts] == [
-        ("values", [2, 3]),
+        ("expand", [2]),
+        ("values", [3]),
         ("expand", [6]),
+        ("logic", []),
         ("drops", []),
         ("backfill", [4]),
         ("contract", [5]),
@@ -171,7 +174,7 @@ def test_what_stands_on_a_grown_function_is_made_again(tree: Tree) -> None:
 
 
 def test_functions_come_before_the_locks(tree: Tree) -> None:
-    """A changed function that does not need the step is created before it, one that does after it."""
+    """A changed function is created before views are locked; in a script, one that needs a step after it."""
     tree.write(
         "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
     )
@@ -182,8 +185,9 @@ def test_functions_come_before_the_locks(tree: Tree) -> None:
     places = [
         script.index(text)
         for text in (
-            "create or replace function durable.pack",
             "alter table",
+            "create or replace function durable.pack",
+            "alter view durable.boxes reset",
             "create or replace function durable._colours",
             "create or replace view durable.boxes",
         )
@@ -221,19 +225,24 @@ def locked(tree: Tree) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
 def test_a_lock_that_is_not_free_is_tried_again(
     tree: Tree, locked: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    """A step gives up its place in the queue again and again, so those behind it go on, and lands at last."""
+    """A step gives up its place in the queue again and again, so those behind it go on, and lands at last;
+    each try tells which table it waits for, and who holds it."""
+    told: list[Waiting] = []
     tree.write(
         "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
     )
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(tree.install)
+        running = pool.submit(migrate.migrate, tree.dsn, sources=tree.sources, tell=told.append)
         tree.run("set lock_timeout = '5s'; insert into durable._boxes (id) values ('behind')")
-        while tree.run(
-            "select count(*) from pg_stat_database where datname = current_database() and xact_rollback > 1"
-        ) == [(0,)]:
-            time.sleep(0.05)
+        while len(told) < 3:
+            time.sleep(0.01)
         locked.commit()
         assert running.result().applied == ("0002_expand_boxes_add_colour",)
+    (holder,) = {one.partition(" (")[0] for waiting in told for one in waiting.holders}
+    assert holder == f"pid {locked.info.backend_pid}"
+    assert [(one.part, one.relation, one.tries) for one in told[:3]] == [
+        ("0002_expand_boxes_add_colour", "durable._boxes", tries) for tries in (1, 2, 3)
+    ]
 
 
 def test_a_drop_waits_for_statements_that_run(tree: Tree) -> None:
@@ -259,17 +268,82 @@ def test_a_drop_waits_for_statements_that_run(tree: Tree) -> None:
         assert upgrade.result().dropped == ("function durable._helper()",)
 
 
-def test_patience_ends(
-    tree: Tree, locked: psycopg.Connection[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a minute the lock is reported, with the step, and nothing is changed."""
-    monkeypatch.setattr(migrate, "PATIENCE_S", 0.0)
+def test_patience_ends(tree: Tree, locked: psycopg.Connection[tuple[object, ...]]) -> None:
+    """After the time that was asked for, the error names step, table, holder and the next command; what was
+    done before stays, nothing else is changed, and a later migration goes on from there."""
+    tree.write("migrations/0002_expand_more.sql", "create table durable._more (id text);")
     tree.write(
-        "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
+        "migrations/0003_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
     )
-    with pytest.raises(Unavailable, match="0002_expand_boxes_add_colour"):
-        tree.install()
-    assert migrate.status(tree.dsn, sources=tree.sources).pending == ("0002_expand_boxes_add_colour",)
+    with pytest.raises(
+        Unavailable, match=r"0003_expand_boxes_add_colour: others kept durable\._boxes"
+    ) as error:
+        migrate.migrate(tree.dsn, sources=tree.sources, limits=Limits(wait_s=0.0))
+    assert f"pid {locked.info.backend_pid} " in str(error.value)
+    assert "pyengine db migrate --wait" in str(error.value)
+    assert migrate.status(tree.dsn, sources=tree.sources).pending == ("0003_expand_boxes_add_colour",)
+    tree.run("select durable.pack('meanwhile')")
+    locked.commit()
+    assert tree.install().applied == ("0003_expand_boxes_add_colour",)
+
+
+def test_an_index_is_made_beside_writers(tree: Tree, locked: psycopg.Connection[tuple[object, ...]]) -> None:
+    """A step of the phase index waits for open transactions and blocks nobody; one that was left unfinished
+    is made again, and a new database has it too."""
+    tree.write(
+        "migrations/0002_index_boxes_by_id.sql",
+        "create index boxes_by_id on durable._boxes (id);\n"
+        "comment on index durable.boxes_by_id is 'Serves.';",
+    )
+    with pytest.raises(Unavailable, match="0002_index_boxes_by_id"):
+        migrate.migrate(tree.dsn, sources=tree.sources, limits=Limits(wait_s=0.1))
+    valid = "select i.indisvalid from pg_index i where i.indexrelid = 'durable.boxes_by_id'::regclass"
+    assert tree.run(valid) == [(False,)]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(tree.install)
+        tree.run("set lock_timeout = '5s'; insert into durable._boxes (id) values ('behind')")
+        locked.commit()
+        assert running.result().applied == ("0002_index_boxes_by_id",)
+    assert tree.run(valid) == [(True,)]
+    assert tree.run("select obj_description('durable.boxes_by_id'::regclass)") == [("Serves.",)]
+
+
+def test_types_change_with_the_functions(tree: Tree) -> None:
+    """A function that makes a value from all attributes of a type serves calls until both change at once."""
+    tree.write(
+        "migrations/0002_expand_pair.sql",
+        "create type durable._pair as (one integer, two integer);",
+    )
+    head = "create or replace function durable._made() returns durable._pair language plpgsql stable"
+    made = f"{head} as $$ {{}} $$;"
+    tree.write("sql/logic/30_made.sql", made.format("begin return row(1, 2)::durable._pair; end"))
+    tree.install()
+    tree.write("migrations/0003_types_pair.sql", "alter type durable._pair add attribute three integer;")
+    tree.write("sql/logic/30_made.sql", made.format("begin return row(1, 2, 4)::durable._pair; end"))
+    with migrate.connected(tree.dsn) as conn, conn.transaction(force_rollback=True):
+        conn.execute(migrate.LOCKED_SESSION.encode())
+        parts = migrate.plan(conn, tree.sources).parts
+    assert [(part.phase, [step.id for step in part.steps]) for part in parts] == [("logic", [3])]
+    assert tree.install().applied == ("0003_types_pair",)
+    assert tree.run("select (durable._made()).three") == [(4,)]
+
+
+def test_an_older_overload_serves_calls_that_run(tree: Tree) -> None:
+    """What a running call may need goes after it has ended, unless a call of the new code could mean it."""
+    helper = (
+        "create or replace function durable._helper({}) returns integer language sql as $$ select 1 $$;\n"
+    )
+    tree.write("sql/logic/30_helper.sql", helper.format("p_one text"))
+    tree.install()
+    for grown, phases in (
+        ("p_one text, p_two text", ["logic", "drops"]),
+        ("p_one text, p_two text, p_three text default ''", ["logic"]),
+    ):
+        tree.write("sql/logic/30_helper.sql", helper.format(grown))
+        with migrate.connected(tree.dsn) as conn, conn.transaction(force_rollback=True):
+            conn.execute(migrate.LOCKED_SESSION.encode())
+            assert [part.phase for part in migrate.plan(conn, tree.sources).parts] == phases
+        assert len(tree.install().dropped) == 1
 
 
 @pytest.mark.parametrize("times", [2, 99])
@@ -324,12 +398,13 @@ def test_a_rehearsal_names_the_locks_and_changes_nothing(tree: Tree) -> None:
     next_version(tree)
     before = content_of(tree)
     parts = rehearsal.rehearse(tree.dsn, sources=tree.sources).parts
-    assert [part.phase for part in parts] == ["values", "expand", "backfill", "contract"]
+    phases = ["expand", "values", "expand", "logic", "backfill", "contract"]
+    assert [part.phase for part in parts] == phases
     locks = {(lock.relation, lock.mode, lock.taken_by) for lock in parts[0].locks}
     assert locks == {("durable._boxes", "ACCESS EXCLUSIVE", "0002_expand_boxes_add_colour.sql:1")}
     assert parts[0].locks[0].held_ms <= (parts[0].took_ms or 0)
-    assert "new value of an enum" in (parts[1].note or "")
-    assert parts[3].note is not None
+    assert "new value of an enum" in (parts[3].note or "")
+    assert parts[5].note is not None
     assert content_of(tree) == before
 
 
@@ -338,7 +413,8 @@ def test_a_rehearsal_gives_up_a_lock(tree: Tree, locked: psycopg.Connection[tupl
     tree.write(
         "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
     )
-    (part,) = rehearsal.rehearse(tree.dsn, sources=tree.sources).parts
+    part, views = rehearsal.rehearse(tree.dsn, sources=tree.sources).parts
+    assert views.note == "not rehearsed, because the part before it was not"
     assert "lock that another session holds" in (part.note or "")
 
 

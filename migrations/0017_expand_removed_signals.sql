@@ -1,12 +1,5 @@
--- Earlier generations of runs that live are removed by retention: a head knows how many went before it, and the keys of their
--- signals are remembered. ACCESS EXCLUSIVE on durable._executions for a moment: a nullable column is added to the catalogue
--- only. It landed if durable._executions has the column generations_removed.
-
-alter table durable._executions add column generations_removed integer;
-comment on column durable._executions.generations_removed is
-  'In the oldest generation that is left: how many were before it, which retention has removed. Null: none.';
-comment on column durable._executions.previous is
-  'The generation before it, which ended by continue-as-new; same id, another journal. It may be removed: see generations_removed.';
+-- Keys of signals to generations that retention has removed are remembered. Locks: none that anybody could wait for. It landed if
+-- durable._removed_signals exists.
 
 create table durable._removed_signals (
   removed_at durable.epoch_ms not null,

@@ -1,6 +1,0 @@
--- The attempt of a run: the first row of a journal holds it in the column attempt, where it was null before.
--- Why: a failed run may be tried again. Only the comment of the column changes. Locks: SHARE UPDATE EXCLUSIVE on _journal, for a
--- moment. Landed: the comment of durable._journal.attempt names ExecutionStarted.
-
-comment on column durable._journal.attempt is
-  'Attempt of the invocation, from 1; of a signal its delivery number; of a member its join set; of ExecutionStarted the attempt of the run, null for the first.';
