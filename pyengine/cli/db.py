@@ -99,8 +99,8 @@ def migrate_schema(
 ) -> None:
     """Migrate an installed schema to this version of pyengine, while workers of both versions run.
 
-    A migration that ends half way leaves a database for both; migrate again, and it goes on from there. A step
-    that contracts is left for later while a worker of an older version is connected.
+    A migration that ends half way leaves a database for both; migrate again, and it goes on from there. A
+    step that contracts is left for later while a worker of an older version is connected.
     """
     from pyengine.admin import migrate, rehearsal
     from pyengine.admin.migration_locks import Limits

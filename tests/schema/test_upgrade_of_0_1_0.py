@@ -34,7 +34,7 @@ TURN = "select durable.worker_turn_v1(%s, '{default}', %s, '{ab}', 20, %s::jsonb
 ENDED = "select count(*) from durable._promises where head is not null and state <> 'pending'"
 FAILED = (
     "select id, state, settled_at is not null from durable.failed order by id",
-    "select id, 'failed', true from durable._promises where state = 'rejected' and head is not null order by 1",
+    "select p.id, 'failed', true from durable._promises p where p.head > 0 and state = 'rejected' order by 1",
 )
 TRIES_MAX = 100
 

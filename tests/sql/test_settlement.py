@@ -3,7 +3,6 @@ resumed, its journals written."""
 
 from __future__ import annotations
 
-
 import pytest
 
 from tests.support.clock import Clock
