@@ -151,7 +151,7 @@ def migrate(
         sources: another tree of SQL files, for tests.
         reapply: as `install`.
         limits: how long it waits for the locks of others.
-        tell: is told of each try that did not get a lock.
+        tell: gets each try that did not get a lock.
 
     Raises:
         NotFound: there is no schema to migrate.

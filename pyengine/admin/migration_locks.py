@@ -5,7 +5,7 @@ decide what a part contains (``migration_plan``).
 
 Design: whoever comes after a statement that waits for a lock waits behind it. So the statements of a part
 wait for one bounded time in all, however many locks they take. When it is over, a savepoint gives back the
-locks that the part has, and it is tried again after a pause. What locks no table is done once, before that.
+locks that the part has, and it is tried again after a pause. Statements that lock no table run once, before.
 The bound grows, because a wait that is shorter than the transactions of others succeeds by chance only. While
 a part has other locks it ends before the server looks for a deadlock, which could end a session of users.
 """
