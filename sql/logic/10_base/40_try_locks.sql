@@ -297,3 +297,28 @@ returns boolean language sql volatile
 as $$ select pg_try_advisory_xact_lock_shared(1685417570, (p_number & 2147483647)::integer) $$;
 comment on function durable._is_disconnected(bigint) is
   'True if no session holds the presence lock of that worker: its connection is gone. The lock is tried shared, so that two sessions which try it never see each other as the worker.';
+
+create or replace function durable._try_lock_rows(p_bucket integer, p_execution bigint, p_seqs integer[])
+returns boolean language plpgsql volatile
+as $$
+begin
+  return cardinality(p_seqs) = (
+    select count(*) from (
+      select from durable._journal j
+      where j.execution = p_execution and j.bucket = p_bucket and j.seq = any (p_seqs) for update skip locked) k);
+end
+$$;
+comment on function durable._try_lock_rows(integer, bigint, integer[]) is
+  'Locks rows of a journal; false if somebody has locked one.';
+
+create or replace function durable._try_lock_values(p_bucket integer, p_execution bigint)
+returns boolean language plpgsql volatile
+as $$
+begin
+  return (select count(*) from durable._journal_values v where v.bucket = p_bucket and v.execution = p_execution) = (
+    select count(*) from (
+      select from durable._journal_values v where v.bucket = p_bucket and v.execution = p_execution for update skip locked) k);
+end
+$$;
+comment on function durable._try_lock_values(integer, bigint) is
+  'Locks the values of a run that stand apart; false if somebody has locked one.';

@@ -39,25 +39,26 @@ begin
     where durable._leaves_old_attempts(e.type, e.attempt) and h.rules >= 3 and not h.written_by_client
     group by h.execution, e.child
   loop
-    v_seqs := array(
-      select a.seq from (
-        select j.seq, bool_or(durable._fails_attempt(j.type)
-                              and durable._json(durable._data(j)) -> 'interrupted' is distinct from 'true')
-                        over (partition by j.attempt) as failed
-        from durable._journal j
-        where j.execution = v_step.execution and j.bucket = v_step.bucket and j.child = v_step.child
-          and j.attempt > 1 and j.attempt < durable._oldest_recent(v_step.last)
-          and (j.type = 'attempt_started' or durable._fails_attempt(j.type))) a
-      where a.failed);
-    with gone as (
-      delete from durable._journal j
-      where j.execution = v_step.execution and j.bucket = v_step.bucket and j.seq = any (v_seqs)
-      returning durable._references_of(j) as hashes
-    )
-    select array(select unnest(g.hashes) from gone g) into v_hashes;
+    select coalesce(array_agg(distinct a.seq), '{}'), coalesce(array_agg(r.hash) filter (where r.hash is not null), '{}')
+    into v_seqs, v_hashes
+    from (
+      select j.seq, durable._references_of(j) as hashes,
+             bool_or(durable._fails_attempt(j.type) and durable._json(durable._data(j)) -> 'interrupted' is distinct from 'true')
+               over (partition by j.attempt) as failed
+      from durable._journal j
+      where j.execution = v_step.execution and j.bucket = v_step.bucket and j.child = v_step.child
+        and j.attempt > 1 and j.attempt < durable._oldest_recent(v_step.last)
+        and (j.type = 'attempt_started' or durable._fails_attempt(j.type))) a
+    left join lateral unnest(a.hashes) as r (hash) on true
+    where a.failed;
+    -- a turn waits for nobody: what somebody has locked is removed with the next ones
+    continue when not durable._try_lock_rows(v_step.bucket, v_step.execution, v_seqs)
+                  or (v_hashes <> '{}' and not durable._try_lock_values(v_step.bucket, v_step.execution));
+    delete from durable._journal j
+    where j.execution = v_step.execution and j.bucket = v_step.bucket and j.seq = any (v_seqs);
     perform durable._remove_values(v_step.bucket, v_step.execution, v_hashes);
   end loop;
 end
 $$;
 comment on function durable._remove_old_attempts(durable._event[]) is
-  'Removes the rows of failed attempts that lie far back, of steps for which _leaves_old_attempts tells so. The first attempt stays, which has the number, the input hash and the policy of the step, and so do interrupted ones. Large errors go with their rows. The caller holds the heads.';
+  'Removes the rows of failed attempts that lie far back, of steps for which _leaves_old_attempts tells so. The first attempt stays, which has the number, the input hash and the policy of the step, and so do interrupted ones. Large errors go with their rows. Where somebody has locked one of them, all stay until the next are removed. The caller holds the heads.';
