@@ -60,10 +60,12 @@ class _Timer:
             return
 
         def run() -> None:
-            if not self.over:
-                self.over = True
-                self.call()
-            self._clock.settle()
+            try:
+                if not self.over:
+                    self.over = True
+                    self.call()
+            finally:
+                self._clock.settle()
 
         try:
             (self.loop.call_soon if self.loop is _running() else self.loop.call_soon_threadsafe)(run)
