@@ -8,7 +8,6 @@ both. The tables are read from the sources: one that is written below an entry p
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +39,6 @@ from tests.support.verbs import (
     adopt,
     ask,
     begin_run,
-    broken,
     cancel,
     complete,
     continue_as_new,
@@ -580,10 +578,8 @@ ENTRY_POINTS = {
     "worker_release_unknown_v1": set(),
 }
 ENTRY_POINTS |= {sign: ENTRY_POINTS[sign] | {"_site"} for sign in IN_COPIES}
-# test_try_locks.py holds these
-MAIN = {"_promises", "_tasks", "_executions"}
-# the test below holds these
-OF_OLD_ATTEMPTS = {"_journal", "_journal_values"}
+# test_try_locks.py holds these, and test_old_attempts.py the last two
+MAIN = {"_promises", "_tasks", "_executions", "_journal", "_journal_values"}
 # of all entry points only a turn appends rows about signals and join sets
 OF_TURNS = {"_update_inboxes": "", "_update_join_sets": ""}
 WRITES = re.compile(
@@ -600,33 +596,4 @@ def test_every_table_is_held_in_some_scene(entry: str) -> None:
     if entry != "worker_turn_v1":
         of |= OF_TURNS
     written = {one or two for name in below(entry, of) for one, two in WRITES.findall(of[name])}
-    assert written - MAIN - OF_OLD_ATTEMPTS - ENTRY_POINTS[entry] == set()
-
-
-@pytest.mark.parametrize("table", ["_journal", "_journal_values"])
-def test_old_attempts_that_somebody_has_locked_are_removed_later(
-    conn: Connection, dsn: str, table: str
-) -> None:
-    """A turn leaves all old attempts of a step where one row is locked, and they go with the next ones."""
-    ask(conn, ("select durable.worker_hello_v1('W', '{q}', '{w}', '{1}', null, '{ab}', null, null, 3)", ()))
-    held = begin_run(conn, "r")
-
-    def fail(first: int, last: int) -> None:
-        for attempt in range(first, last + 1):
-            error = json.dumps({"type": "Oops", "own": [str(attempt) * 9_000, attempt]})
-            outcome = {**broken(0, attempt=attempt, retry_in=0), "error": error}
-            (seen,) = ask(conn, ("select next_seq from durable._executions", ()))
-            if attempt == 1:
-                outcome["retry"] = '{"max_attempts": null}'
-            assert take_turn(conn, "W", report(held, seen=seen, outcomes=[outcome])).of(held)[0] == "ok"
-
-    attempts = "select count(distinct attempt) from durable._journal where child = 0"
-    fail(1, 19)
-    with psycopg.connect(dsn) as user:
-        user.execute(f"select from durable.{table} for update".encode())
-        conn.execute("set statement_timeout = '20s'")
-        fail(20, 20)
-        conn.execute("reset statement_timeout")
-    assert ask(conn, (attempts, ())) == (20,)
-    fail(21, 30)
-    assert ask(conn, (attempts, ())) == (11,)
+    assert written - MAIN - ENTRY_POINTS[entry] == set()
