@@ -114,6 +114,13 @@ def _mapped_errors(where: str, after_error: Callable[[], object]) -> Iterator[No
         raise
 
 
+async def _close(conn: Any, timeout_s: float = 2.0) -> None:
+    try:
+        await conn.close(timeout=timeout_s)
+    except DRIVER_ERRORS:  # it was lost meanwhile, or the server takes too long
+        conn.terminate()
+
+
 class Database:
     """The database that stores the runs.
 
@@ -186,7 +193,7 @@ class Database:
                 await self._check_version(conn)
             if self._direct is not None:
                 await self._check_direct(conn, self._direct)
-        await conn.close()
+        await _close(conn)
         self.opened = True
 
     async def _check_direct(self, conn: Any, direct: Database) -> None:
@@ -468,9 +475,5 @@ class ReconnectingConnection:
     async def close(self, *, timeout_s: float = 2.0) -> None:
         """Close the connection in an orderly way; terminate it if that takes too long."""
         conn, self._conn = self._conn, None
-        if conn is None:
-            return
-        try:
-            await conn.close(timeout=timeout_s)
-        except DRIVER_ERRORS:
-            conn.terminate()
+        if conn is not None:
+            await _close(conn, timeout_s)

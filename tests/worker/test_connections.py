@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -95,6 +96,28 @@ def test_an_idle_worker_has_four_connections(
 
 
 @pytest.mark.session("connections are counted")
+def test_a_connection_that_is_lost_as_it_closes(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may end between the check of a database and the goodbye: that is no error of the check."""
+    check = Database._check_version
+
+    async def checked(self: Database, conn: Any) -> None:
+        await check(self, conn)
+
+        async def lost(self: Any, timeout: float | None = None) -> None:
+            self._transport.abort()
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+        monkeypatch.setattr(type(conn), "close", lost)
+
+    async def main() -> None:
+        monkeypatch.setattr(Database, "_check_version", checked)
+        database = Database(dsn)
+        await database.open()
+        assert database.opened
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("limited", [9], indirect=True)
 def test_few_connections_fail_no_run(
     limited: str,
