@@ -1,11 +1,11 @@
-"""Law: every file has a room, told in one sentence of rooms.toml, and every sentence has its file."""
+"""Law: every folder has a room, told in one sentence of rooms.toml, and every file says itself what it is."""
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tests.support.tree import ROOT, files
@@ -15,27 +15,45 @@ ROOMS: dict[str, str] = tomllib.loads((Path(__file__).parent / "rooms.toml").rea
 ]
 
 
+def room_of(path: str) -> str:
+    """The folder of a file, or the file itself at the top."""
+    folder = str(Path(path).parent)
+    return path if folder == "." else folder
+
+
 def homeless(paths: Iterable[str], rooms: Mapping[str, str]) -> list[str]:
-    """Files that no line of the map covers."""
-    return [path for path in paths if not any(fnmatchcase(path, pattern) for pattern in rooms)]
+    """Files whose folder is not in the map."""
+    return [path for path in paths if room_of(path) not in rooms]
 
 
 def empty_rooms(paths: Iterable[str], rooms: Mapping[str, str]) -> list[str]:
-    """Lines of the map that cover no file."""
-    known = list(paths)
-    return [pattern for pattern in rooms if not any(fnmatchcase(path, pattern) for path in known)]
+    """Lines of the map that have no file."""
+    return sorted(rooms.keys() - {room_of(path) for path in paths})
 
 
-def test_every_file_has_its_sentence() -> None:
-    """A new file needs a sentence first: what lives there."""
+def is_told(path: str, text: str) -> bool:
+    """Whether a source begins with what it is for."""
+    if path.endswith(".py"):
+        return bool(ast.get_docstring(ast.parse(text)))
+    return not path.endswith(".sql") or text.startswith("-- ")
+
+
+def test_every_folder_has_its_sentence() -> None:
+    """A new folder needs a sentence first: what lives there."""
     without = homeless(files(), ROOMS)
-    assert not without, "give these files a sentence in tests/style/rooms.toml:\n" + "\n".join(without)
+    assert not without, "give their folders a sentence in tests/style/rooms.toml:\n" + "\n".join(without)
 
 
-def test_every_sentence_has_its_file() -> None:
-    """The map names no file that is gone."""
+def test_every_sentence_has_its_folder() -> None:
+    """The map names no folder that is gone."""
     gone = empty_rooms(files(), ROOMS)
     assert not gone, "these lines of tests/style/rooms.toml have no file any more:\n" + "\n".join(gone)
+
+
+def test_every_source_says_what_it_is() -> None:
+    """A Python file begins with a docstring, a SQL file with a comment."""
+    silent = [path for path in files() if not is_told(path, (ROOT / path).read_text(errors="replace"))]
+    assert not silent, silent
 
 
 # their laws are those of others: races, journals, models, protocol
@@ -94,11 +112,9 @@ def test_sentences_are_sentences() -> None:
 
 
 def test_the_map_can_be_broken() -> None:
-    """A stray file, a dead line and a pattern are told apart."""
-    rooms = {
-        "a.py": "What a is here for.",
-        "results/*.md": "Results of the measurements.",
-        "gone.py": "Was here once upon.",
-    }
-    assert homeless(["a.py", "b.py", "results/x.md", "results/x.json"], rooms) == ["b.py", "results/x.json"]
-    assert empty_rooms(["a.py", "results/x.md"], rooms) == ["gone.py"]
+    """A stray file, a dead line, a file at the top and a silent source are told apart."""
+    rooms = {"a": "What a is here for.", "top.md": "The front page of all.", "gone": "Was here once upon."}
+    assert homeless(["a/x.py", "a/b/x.py", "top.md", "x.md"], rooms) == ["a/b/x.py", "x.md"]
+    assert empty_rooms(["a/x.py", "top.md"], rooms) == ["gone"]
+    assert [is_told("x.py", text) for text in ("import os\n", '"""Why."""\n')] == [False, True]
+    assert [is_told("x.sql", text) for text in ("select 1;\n", "-- Why.\n")] == [False, True]
