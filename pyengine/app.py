@@ -86,6 +86,7 @@ class App(AppCalls, AppSchedules, Starts):
         self.registry = Registry([DETERMINISM], received_signals)
         self.memos = {}
         self.schedules = {}
+        self.registry.extensions = extensions(self.registry, self.schedules)
         self.deps = check_dependencies(deps)
         self._database_url: str | None
         self._data_dir: Path | None

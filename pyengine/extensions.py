@@ -18,14 +18,14 @@ __all__ = ["extensions"]
 
 
 def extensions(
-    registry: Registry, schedules: Mapping[str, ScheduleDef], dependencies: Dependencies
+    registry: Registry, schedules: Mapping[str, ScheduleDef], dependencies: Dependencies | None = None
 ) -> Extensions:
     """Return what the features of an app add to a worker.
 
     Args:
         registry: the workflows of the app.
         schedules: those that its code declares, by id.
-        dependencies: what `ctx.deps` is in steps; they outlive the worker.
+        dependencies: what `ctx.deps` is in steps; they outlive the worker. None: it is not there.
     """
     return Extensions(
         declarations=lambda links: Declarations(links, registry, schedules.values()),

@@ -315,6 +315,10 @@ class Registry:
     Args:
         checks: of the code of workflows, when they are registered.
         received: the signals that a workflow receives; those that it declares by default.
+
+    Attributes:
+        errors: error classes, by module and name.
+        extensions: what features add to a worker that gets no other (worker/extensions.py); None: nothing.
     """
 
     def __init__(
@@ -327,6 +331,7 @@ class Registry:
         self._workflows: dict[tuple[str, str], WorkflowDef] = {}
         self._received: dict[tuple[str, str], ReceivedSignals] = {}
         self.errors: dict[tuple[str, str], type[BaseException]] = {}
+        self.extensions: object = None
 
     def add_step(self, step: Step[P, R]) -> Step[P, R]:
         """Register a step, and the error classes that its retry policy names or that are local to its place.

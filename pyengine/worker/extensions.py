@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from pyengine.database.pool import ConnectionPool
 
-__all__ = ["NO_EXTENSIONS", "Declarations", "Extensions", "Served", "Services"]
+__all__ = ["Declarations", "Extensions", "Served", "Services", "extensions_of"]
 
 
 class Declarations(Protocol):
@@ -102,4 +102,6 @@ class Extensions:
     shared: tuple[tuple[ContextVar[Any], Any], ...] = ()
 
 
-NO_EXTENSIONS: Final = Extensions()
+def extensions_of(given: object) -> Extensions:
+    """Return what was given to a worker, or to its registry; none if nothing was."""
+    return given if isinstance(given, Extensions) else Extensions()

@@ -49,7 +49,7 @@ from pyengine.worker.effects import (
     StartAttempt,
 )
 from pyengine.worker.events import AttemptRunsLong, Closed, Draining, LeasesLost, Stopping
-from pyengine.worker.extensions import NO_EXTENSIONS, Extensions, Served
+from pyengine.worker.extensions import Extensions, Served, extensions_of
 from pyengine.worker.handoff import Handoff
 from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
 from pyengine.worker.lease_heartbeat import (
@@ -95,7 +95,7 @@ class Worker(Registered):
         step_concurrency: async steps at a time.
         threads: sync steps at a time.
         listener: shared with the clients of this process.
-        extensions: what features add to it.
+        extensions: what features add to it; by default what the app of the registry adds.
         grace_s: how long a stop waits for steps that must not be cut off, and for those that clean up.
         keeps: other workers may not have its runs while it is there.
         make_runs: makes its run manager, from the arguments of `RunManager`; for checks of development.
@@ -120,7 +120,7 @@ class Worker(Registered):
         step_concurrency: int = 1000,
         threads: int = 16,
         listener: Listener | None = None,
-        extensions: Extensions = NO_EXTENSIONS,
+        extensions: Extensions | None = None,
         grace_s: float = GRACE_S,
         keeps: bool = False,
         make_runs: Callable[..., RunManager] = RunManager,
@@ -139,7 +139,7 @@ class Worker(Registered):
         self._concurrency = concurrency
         self._step_concurrency = step_concurrency
         self._threads = threads
-        self._extensions = extensions
+        self._extensions = extensions_of(extensions or registry.extensions)
         self._grace_s = grace_s
         self._keeps = keeps
         self._make_runs = make_runs

@@ -3,7 +3,8 @@
 The time stands still while a statement runs or a task goes on, so a lease lasts as many renewals as it does
 in real time, and no time limit is over because the machine was slow. The database goes by the same time:
 before each statement its clock is set, in a sequence, which leaves no versions behind while a transaction is
-open. What libraries do by themselves stays real.
+open. What libraries do by themselves stays real, and so does the time of threads that were there before, such
+as servers of other tests in this process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import itertools
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from math import inf
 from typing import Any, TypeVar, cast
 
@@ -22,7 +23,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from pyengine.clock import Clock, Limit
+from pyengine.clock import Clock, Limit, Timer
 from tests.support.clock import START_MS
 
 T = TypeVar("T")
@@ -104,6 +105,8 @@ class FastClock(Clock):
     """
 
     def __init__(self, dsn: str) -> None:
+        self._real = Clock()
+        self._others = set(threading.enumerate()) - {threading.current_thread()}
         self._database = psycopg.connect(dsn, autocommit=True)
         self._database.execute(_INSTALL)
         self._database.pgconn.prepare(b"set", b"select setval('test_clock.passing', $1)")
@@ -123,8 +126,14 @@ class FastClock(Clock):
 
     # -- the clock
 
+    def is_elsewhere(self) -> bool:
+        """Whether this is a thread that was there before."""
+        return threading.current_thread() in self._others
+
     def monotonic(self) -> float:
         """Return the time."""
+        if self.is_elsewhere():
+            return self._real.monotonic()
         now_s = self._now_s
         return time.monotonic() + self._offset_s if now_s is None else now_s
 
@@ -134,6 +143,9 @@ class FastClock(Clock):
 
     async def sleep(self, seconds: float) -> None:
         """Wait in a task."""
+        if self.is_elsewhere():
+            await self._real.sleep(seconds)
+            return
         over = asyncio.get_running_loop().create_future()
         timer = self.call_at(self.monotonic() + seconds, lambda: over.done() or over.set_result(None))
         try:
@@ -143,10 +155,15 @@ class FastClock(Clock):
 
     def pause(self, seconds: float) -> None:
         """Wait in a thread."""
-        self.block(None, seconds)
+        if self.is_elsewhere():
+            self._real.pause(seconds)
+        else:
+            self.block(None, seconds)
 
     def block(self, wait: Callable[[float], T] | None, seconds: float) -> T:  # type: ignore[override]
         """Wait in a thread, which works otherwise, by a function that takes a time limit."""
+        if wait is not None and self.is_elsewhere():
+            return self._real.block(wait, seconds)
         over = threading.Event()
         timer = self._add(_Timer(self, self.monotonic() + seconds, over.set))
         self.done()
@@ -161,9 +178,12 @@ class FastClock(Clock):
                 timer.cancel()
                 self._busy += not over.is_set()
 
-    @asynccontextmanager
-    async def timeout_at(self, when: float | None) -> AsyncIterator[Limit]:  # type: ignore[override]
+    def timeout_at(self, when: float | None) -> AbstractAsyncContextManager[Limit]:
         """Return a block that raises TimeoutError at that time."""
+        return self._real.timeout_at(when) if self.is_elsewhere() else self._timeout_at(when)
+
+    @asynccontextmanager
+    async def _timeout_at(self, when: float | None) -> AsyncIterator[Limit]:
         async with asyncio.timeout(None) as inner:
             limit = _Limit(self, inner)
             limit.reschedule(when)
@@ -172,8 +192,10 @@ class FastClock(Clock):
             finally:
                 limit.reschedule(None)
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> _Timer:
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
         """Call something in the running loop at that time."""
+        if self.is_elsewhere():
+            return self._real.call_at(when, callback, *args)
         timer = _Timer(self, when, lambda: callback(*args))
         timer.loop = asyncio.get_running_loop()
         return self._add(timer)
@@ -301,6 +323,8 @@ def install(clock: FastClock, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def statement(*args: Any, **options: Any) -> Any:
+            if clock.is_elsewhere():
+                return await run(*args, **options)
             with clock.working():
                 clock.set_database()
                 return await run(*args, **options)
@@ -312,7 +336,7 @@ def install(clock: FastClock, monkeypatch: pytest.MonkeyPatch) -> None:
     connect, connect_sync = counted(asyncpg.connect), psycopg.connect
 
     async def reached(*args: Any, **options: Any) -> Any:
-        if clock.unreachable:
+        if clock.unreachable and not clock.is_elsewhere():
             clock.refused += 1
             raise ConnectionRefusedError("the server is not there")
         return await connect(*args, **options)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pytest
 
-from pyengine import App, Conflict, InvalidRequest, NotFound, ctx
+from pyengine import App, Conflict, InvalidRequest, NotFound, Worker, ctx
 from pyengine.client.client import Client
 from pyengine.definitions.registry import make_workflow
 from pyengine.definitions.schedules import scheduled_input
@@ -72,6 +72,21 @@ def test_workers_agree_on_what_is_declared(
     assert "pyengine schedules delete report-1" in changed[1]
     rows = conn.execute("select id, cron from durable.schedules order by id").fetchall()
     assert rows == [("report-0", "@weekly"), ("report-1", "@hourly")]
+
+
+def test_a_worker_by_hand_has_what_its_app_adds(dsn: str, conn: Connection) -> None:
+    """Made of the registry of an app it declares the schedules as well."""
+    app = App(dsn)
+
+    async def report() -> None: ...
+
+    app.schedule("@daily")(app.workflow(report))
+
+    async def main() -> None:
+        async with Worker(app.registry, dsn):
+            assert conn.execute("select id, cron from durable.schedules").fetchall() == [("report", "@daily")]
+
+    asyncio.run(main())
 
 
 def test_a_locked_schedule_is_declared_later(dsn: str, conn: Connection) -> None:

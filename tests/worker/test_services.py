@@ -202,7 +202,7 @@ def test_a_worker_is_killed_in_a_step(billing: App, conn: Connection, dsn: str, 
                 victim.wait()
                 if not frees:
                     conn.execute(f"select pg_terminate_backend(pid) from ({waiting}) x".encode())
-            async with Worker(billing.registry, dsn, extensions=SERVES):
+            async with Worker(billing.registry, dsn):
                 assert await run.result() == "2026-07-01"
 
     try:
