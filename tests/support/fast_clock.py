@@ -101,12 +101,13 @@ class FastClock(Clock):
     Attributes:
         unreachable: whether connections are refused.
         refused: how many were.
+        others: threads that were there before.
         fired: how many timers were due within spans.
     """
 
     def __init__(self, dsn: str) -> None:
         self._real = Clock()
-        self._others = set(threading.enumerate()) - {threading.current_thread()}
+        self.others = set(threading.enumerate()) - {threading.current_thread()}
         self._database = psycopg.connect(dsn, autocommit=True)
         self._database.execute(_INSTALL)
         self._database.pgconn.prepare(b"set", b"select setval('test_clock.passing', $1)")
@@ -128,7 +129,7 @@ class FastClock(Clock):
 
     def is_elsewhere(self) -> bool:
         """Whether this is a thread that was there before."""
-        return threading.current_thread() in self._others
+        return threading.current_thread() in self.others
 
     def monotonic(self) -> float:
         """Return the time."""

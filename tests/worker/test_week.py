@@ -88,12 +88,12 @@ def sessions(conn: Connection) -> int:
     return int(row[0])
 
 
-def size(conn: Connection) -> tuple[dict[str, int], int]:
+def size(conn: Connection, time: FastClock) -> tuple[dict[str, int], int]:
     """What must be the same before and after, and how many pieces of memory Python's objects take."""
     gc.collect()
     counts = {
         "tasks": len(asyncio.all_tasks()),
-        "threads": threading.active_count(),
+        "threads": len(set(threading.enumerate()) - time.others),
         "sessions": sessions(conn),
     }
     return counts, sys.getallocatedblocks()
@@ -110,13 +110,13 @@ def terminate(conn: Connection) -> None:
 async def flat(conn: Connection, time: FastClock, kind: str, seconds: float) -> str:
     """Let a span pass, or those of --full; after its first minutes nothing may grow. Answers how it went."""
     await time.span(100.0)
-    (before, blocks) = size(conn)
+    (before, blocks) = size(conn, time)
     fired, begin_s = time.fired, monotonic()
     if FULL:
         seconds = DAY_S if kind == "held" else 7 * DAY_S
     await time.span(seconds)
     took_s = monotonic() - begin_s
-    (after, more) = size(conn)
+    (after, more) = size(conn, time)
     assert after == before
     assert more < blocks + ROUNDS
     return (
