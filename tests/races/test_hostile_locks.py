@@ -114,7 +114,9 @@ def test_a_circle_with_a_turn_costs_the_user(conn: Connection, stage: Stage) -> 
     """
     held = awaited(conn)
     user, worker = stage.player("user"), stage.player("worker")
-    worker.do("set lock_timeout = '1s'").rows()
+    worker.do("set lock_timeout = '1s'; set deadlock_timeout = '1s'").rows()
+    # the user's session looks for the circle after the gate is open, and before the turn gives up
+    user.do("set deadlock_timeout = '500ms'").rows()
     gate = closed_gate(conn, stage)
     turned = worker.do(*turn("W", report(held, end=complete())))
     assert turned.blocked
