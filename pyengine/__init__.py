@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyengine.app import App
-    from pyengine.client.client import Client, Run
     from pyengine.client.many_runs import RunFilter, Steered
     from pyengine.client.promise_records import PromiseConflict, PromiseRecord
     from pyengine.client.promises import Opaque
+    from pyengine.client.run import Run
     from pyengine.client.run_status import ChildCounts, Progress, RunMoment, RunStatus
     from pyengine.client.schedules import Schedule
+    from pyengine.clients import Client
     from pyengine.context import ctx
     from pyengine.definitions.bound_workflow import BoundWorkflow
     from pyengine.definitions.registry import Step, Workflow
@@ -149,7 +150,7 @@ _HOMES = {
     "Cause": "protocol.causes",
     "CauseGroup": "protocol.causes",
     "ChildCounts": "client.run_status",
-    "Client": "client.client",
+    "Client": "clients",
     "CompensationFailed": "replay.compensation",
     "DeterminismWarning": "features.checks.warning",
     "HttpConnectionError": "workflow.http_records",
@@ -158,7 +159,7 @@ _HOMES = {
     "HttpStatusError": "workflow.http_records",
     "JoinSet": "replay.join_sets",
     "Progress": "client.run_status",
-    "Run": "client.client",
+    "Run": "client.run",
     "RunFilter": "client.many_runs",
     "RunMoment": "client.run_status",
     "RunStatus": "client.run_status",

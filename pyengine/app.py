@@ -1,7 +1,7 @@
 """`App`: the entry point for Python.
 
 Lives here: the decorators, and the shortest ways to run, start and serve workflows. May not: any of the work,
-which is in client/client.py and worker/worker.py. Design: importing costs nothing, so an `App` is only a
+which is in clients.py and worker/worker.py. Design: importing costs nothing, so an `App` is only a
 registry and the address of a database; connections, threads and servers start with the first verb. Without a
 URL the embedded Postgres runs as long as this process uses it. `run` is for development and scripts: it
 installs the schema, and runs a worker and a client until the workflow has ended.
@@ -22,8 +22,9 @@ from weakref import WeakKeyDictionary
 from pyengine.app_calls import AppCalls, Programs
 from pyengine.app_runtime import AppRuntime
 from pyengine.app_schedules import AppSchedules
-from pyengine.client.client import Client, Run
+from pyengine.client.run import Run
 from pyengine.client.starts import StartOptions, Starts
+from pyengine.clients import Client
 from pyengine.definitions.bound_workflow import BoundWorkflow
 from pyengine.definitions.current_run import refuse_in_workflow
 from pyengine.definitions.definition import OnInterrupt

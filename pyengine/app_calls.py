@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from pyengine.client.client import Client
+from pyengine.clients import Client
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.definitions.callees import CallOptions

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from pyengine.client.client import Client
+from pyengine.clients import Client
 from pyengine.database.connection import Database
 from pyengine.database.listener import Listener
 from pyengine.definitions.registry import Registry

@@ -26,7 +26,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Unpack, overload
 
-from pyengine.client import client as awaiting
+from pyengine import clients as awaiting
 from pyengine.client import promises as awaiting_promises
 from pyengine.client import schedules as awaiting_schedules
 from pyengine.client.psycopg_transport import PsycopgTransport

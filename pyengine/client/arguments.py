@@ -1,12 +1,14 @@
 """The parts that a start, of one run or of many, and a schedule have in common.
 
-Lives here: `Target`, the workflow with the options that it has a default for, and the JSON texts of arguments
-and tags. May not: a request.
+Lives here: `Target`, the workflow with the options that it has a default for, the JSON texts of arguments and
+tags, and the id of a new run. May not: a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +21,11 @@ from pyengine.definitions.queues import check_queue
 from pyengine.definitions.refusals import not_a_workflow
 from pyengine.definitions.registry import Registry, Workflow
 from pyengine.definitions.retry import Duration, optional_duration
-from pyengine.definitions.services import SERVICE, sql_arguments
+from pyengine.definitions.services import SERVICE
 from pyengine.errors import EncodeError, InvalidRequest
 from pyengine.values.codec import Codec
 
-__all__ = ["Target", "arguments_of", "input_of", "named_input", "names_of", "tags_text", "target_of"]
+__all__ = ["Target", "input_of", "named_input", "new_id", "tags_text", "target_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,57 +131,6 @@ def named_input(codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
 
 
-def arguments_of(one: object, number: int, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of one of many runs, by position and by name.
-
-    Args:
-        one: a tuple, a mapping, or the workflow with its arguments.
-        number: its number among them, from 1.
-        name: the workflow, for the error.
-
-    Raises:
-        InvalidRequest: it is none of these, or another workflow.
-    """
-    if isinstance(one, BoundWorkflow) and one.name == name:
-        arguments: tuple[tuple[Any, ...], dict[str, Any]] = (one.args, one.kwargs)
-    elif isinstance(one, tuple):
-        arguments = (one, {})
-    elif isinstance(one, Mapping):
-        arguments = ((), dict(one))
-    else:
-        raise InvalidRequest(
-            f"start_many of {name}: element {number} of args is {one!r}",
-            hint=f"a tuple for each run, [(1,), (2,)], or [{name}.bind(1), {name}.bind(2)]",
-        )
-    if name.startswith(SERVICE):
-        return sql_arguments(name, *arguments)
-    return arguments
-
-
-def names_of(
-    ids: Iterable[str | None] | None,
-    keys: Iterable[str | None] | None,
-    count: int,
-    new_id: Callable[[], str],
-) -> tuple[list[str], list[str] | None]:
-    """Return the ids and the keys of many runs, "" where there is none; a run without both gets a new id.
-
-    Raises:
-        InvalidRequest: there is not one for each run, or one is empty.
-    """
-    named = [None] * count if ids is None else list(ids)
-    keyed = [None] * count if keys is None else list(keys)
-    if not len(named) == len(keyed) == count:
-        raise InvalidRequest(
-            f"start_many: there are {count} runs, {len(named)} ids and {len(keyed)} keys",
-            hint="one for each run, None for none",
-        )
-    if "" in named or "" in keyed:
-        raise InvalidRequest("start_many: an id or a key has 1 to 512 bytes", hint="None for none")
-    filled = [id or (new_id() if key is None else "") for id, key in zip(named, keyed, strict=True)]
-    return filled, None if keys is None else [key or "" for key in keyed]
-
-
 def tags_text(tags: Mapping[str, str] | None) -> str:
     """Return tags as JSON text.
 
@@ -193,3 +144,8 @@ def tags_text(tags: Mapping[str, str] | None) -> str:
     if not all(isinstance(part, str) for item in items for part in item):
         raise InvalidRequest(f"tags are texts by name, not {given!r}", hint='tags={"customer": "7"}')
     return msgspec.json.encode(dict(tags)).decode()
+
+
+def new_id() -> str:
+    """Return a new random run id that grows with time; `durable._fresh_id`."""
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"

@@ -1,34 +1,23 @@
 """Starting runs and waiting for them, from any process.
 
-Lives here: `ClientApi`, which starts and lists runs and has the verbs of run.py and many_runs.py; and
-`Client`, for asynchronous programs (sync.py has the one for blocking programs). May not: running workflows;
-a workflow's name is enough to start one. Design: a start is idempotent, because every run has an id before
-the request is sent; so after a lost connection it is sent again. A verb awaits its transport (transport.py)
-and nothing else, so both kinds of programs share the verbs.
+Lives here: `CoreClient`, which starts and lists runs and has the verbs of run.py. May not: running workflows;
+a workflow's name is enough to start one; the verbs of a feature, which the hall adds (pyengine/clients.py).
+Design: a start is idempotent, because every run has an id before the request is sent; so after a lost
+connection it is sent again. A verb awaits its transport (transport.py) and nothing else, so both kinds of
+programs share the verbs.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, get_args
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_args
 
-import msgspec
-
-from pyengine.client.arguments import arguments_of, input_of, names_of, tags_text, target_of
-from pyengine.client.asyncpg_transport import AsyncpgTransport
-from pyengine.client.many_runs import ManyRuns
-from pyengine.client.promises import Promises
+from pyengine.client.arguments import input_of, new_id, tags_text, target_of
 from pyengine.client.run import Run, RunControl, result_codec
 from pyengine.client.run_status import RunState, RunStatus, read_status
-from pyengine.client.schedules import Schedules
 from pyengine.client.starts import Starts
 from pyengine.client.transport import Transport
-from pyengine.database.connection import Database
-from pyengine.database.listener import Listener
-from pyengine.database.statements.many_runs import START_MANY
 from pyengine.database.statements.procedures import (
     LIST_FAILED,
     LIST_LIVE,
@@ -54,27 +43,21 @@ else:
 
     T = TypeVar("T")
 
-__all__ = ["Client", "ClientApi", "Run", "RunState", "RunStatus"]
+__all__ = ["CoreClient"]
 
 
-class ClientApi(RunControl, ManyRuns, Starts):
-    """Starts runs, waits for them, and controls them.
+class CoreClient(RunControl, Starts):
+    """The part of a client that every program needs.
 
     Args:
         transport: the way to the database.
         registry: code known here: types of results by workflow name, and error classes.
-
-    Attributes:
-        promises: creates and completes durable promises, and waits for them by callback.
-        schedules: creates, lists, pauses and deletes schedules.
     """
 
     def __init__(self, transport: Transport, registry: Registry | None) -> None:
         self._transport = transport
         self._registry = registry or Registry()
         self._codec = Codec(self._registry.errors)
-        self.promises = Promises(transport, self._codec)
-        self.schedules = Schedules(transport, self._registry, self._codec)
 
     async def open(self) -> None:
         """Check the database; the first call of any other method does that too.
@@ -119,7 +102,7 @@ class ClientApi(RunControl, ManyRuns, Starts):
             args, kwargs = sql_arguments(target.name, args, kwargs)
         fresh = id is None and key is None
         if fresh:
-            id = _new_id()
+            id = new_id()
         request = StartRequest(
             workflow=target.name,
             args=input_of(self._codec, self._registry, target, args, dict(kwargs)),
@@ -141,67 +124,6 @@ class ClientApi(RunControl, ManyRuns, Starts):
             row = await self._transport.first_row(conn, START_WITHIN, *request)
         codec, created = result_codec(target.definition), row["created"]
         return Run(self, row["id"], codec, created=created, hint_count=hint_count if created else None)
-
-    async def start_many(
-        self,
-        /,
-        workflow: Workflow[..., T] | str,
-        args: Iterable[tuple[Any, ...] | Mapping[str, Any] | BoundWorkflow[T]],
-        *,
-        ids: Iterable[str | None] | None = None,
-        keys: Iterable[str | None] | None = None,
-        queue: str | None = None,
-        version: str | None = None,
-        delay: Duration | None = None,
-        timeout: Duration | None = None,
-        priority: int = 0,
-        tags: Mapping[str, str] | None = None,
-        conn: Any = None,
-    ) -> list[Run[T]]:
-        """Start many runs of a workflow in one statement, all or none; `durable.start_many` in SQL.
-
-        Args:
-            workflow: as for `start`.
-            args: for each run a tuple of arguments by position, a mapping of arguments by name, or the
-                workflow with its arguments, `checkout.bind(order)`, which type checkers check.
-            ids: for each run its id; None for one that has none.
-            keys: for each run its idempotency key; None for one that has none.
-            queue, version, delay, timeout, priority, tags, conn: as for `start`, the same for all.
-
-        Returns:
-            The runs, in the order of `args`; a run that existed before has `created` false.
-
-        Raises:
-            InvalidRequest, RunConflict: as `start`; the message names the element.
-            NotFound: no worker has registered this workflow, while others are known.
-            Unavailable: the database cannot be reached.
-        """
-        target = target_of(self._registry, workflow, queue=queue, version=version, timeout=timeout)
-        inputs = [
-            input_of(self._codec, self._registry, target, *arguments_of(one, n, target.name))
-            for n, one in enumerate(args, 1)
-        ]
-        # with an id of its own each run is the same one if this is sent again
-        named, keyed = names_of(ids, keys, len(inputs), _new_id)
-        if not inputs:
-            return []
-        row = await self._transport.first_row(
-            conn,
-            START_MANY,
-            target.name,
-            inputs,
-            named,
-            keyed,
-            target.queue,
-            target.version,
-            optional_duration(delay, what="delay"),
-            target.timeout_ms,
-            priority,
-            tags_text(tags),
-            target.definition is not None,
-        )
-        codec = result_codec(target.definition)
-        return [Run(self, id, codec, created=created) for id, created in msgspec.json.decode(row["runs"])]
 
     # -- reading
 
@@ -238,41 +160,3 @@ class ClientApi(RunControl, ManyRuns, Starts):
         return [
             read_status(row, self._codec) for row in await self._transport.rows(view, workflow, state, limit)
         ]
-
-
-class Client(ClientApi):
-    """Starts runs, waits for them, and controls them.
-
-    Args:
-        database: the database or its URL.
-        registry: code known here: types of results by workflow name, and error classes.
-        listener: shared with the worker of this process.
-        connections: the largest number of connections for statements; one more listens for hints.
-
-    Use it as an async context manager, or call `close` at the end.
-    """
-
-    def __init__(
-        self,
-        database: Database | str,
-        *,
-        registry: Registry | None = None,
-        listener: Listener | None = None,
-        connections: int = 4,
-    ) -> None:
-        where = Database(database) if isinstance(database, str) else database
-        super().__init__(AsyncpgTransport(where, listener or Listener(where), connections), registry)
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-def _new_id() -> str:
-    """Return a new random run id that grows with time; `durable._fresh_id`."""
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"

@@ -15,7 +15,7 @@ import pytest
 from pyengine.calls.datums import datum_of, from_objects, value_of
 from pyengine.calls.identity import NO_OBJECT, NewObject
 from pyengine.calls.remotes import DatabaseRemote, FileRemote, Manifest, RefMove
-from pyengine.client.client import Client
+from pyengine.clients import Client
 from pyengine.errors import Conflict, InvalidRequest, NotFound
 from tests.support.verbs import Connection, ask
 

@@ -33,6 +33,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
             "compatibility",
             "replay_check",
             "development",
+            "clients",
             "sync",
             "app_runtime",
             "stop_signals",
@@ -44,7 +45,8 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("cli", "__main__"),
 )
 CHAINS = {
-    *("compatibility", "replay_check", "development", "sync", "app_runtime", "stop_signals", "foreground"),
+    *("compatibility", "replay_check", "development", "clients", "sync", "app_runtime", "stop_signals"),
+    "foreground",
     *("app_calls", "app_schedules", "here_and_now", "live_bar", "context", "extensions", "app", "cli"),
     "__main__",
 }
@@ -80,7 +82,7 @@ PURE = {
     "errors sources protocol": "asyncio asyncpg random socket subprocess threading time",
     "values.codec values.exceptions": "asyncio asyncpg random socket subprocess threading time",
     "definitions.retry": "asyncio asyncpg random socket subprocess threading time",
-    "client.client client.run sync": "asyncio",
+    "client.client client.run clients sync": "asyncio",
     "database.error_mapping": "asyncio asyncpg psycopg",
     "admin": "asyncio pyengine.worker pyengine.client pyengine.database pyengine.embedded",
 }

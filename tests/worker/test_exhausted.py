@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from pyengine import App, Retry, ctx
-from pyengine.client.client import Client, Run
+from pyengine.client.run import Run
+from pyengine.clients import Client
 from pyengine.errors import EngineError, RunCancelled, RunFailed
 from pyengine.protocol.commands import Halt, Release
 from pyengine.worker.run_state import Live

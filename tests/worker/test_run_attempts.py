@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from pyengine import App, CompensationFailed, Retry, RunCancelled, RunFailed, ctx
-from pyengine.client.client import Client
+from pyengine.clients import Client
 from tests.worker.test_continue import generations
 
 Connection = psycopg.Connection[tuple[object, ...]]

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from pyengine import App, Conflict, InvalidRequest, NotFound, Worker, ctx
-from pyengine.client.client import Client
+from pyengine.clients import Client
 from pyengine.definitions.registry import make_workflow
 from pyengine.definitions.schedules import scheduled_input
 from pyengine.sync import Client as SyncClient

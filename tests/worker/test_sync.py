@@ -19,9 +19,9 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, sync
-from pyengine.client.client import ClientApi
 from pyengine.client.promises import Promises
 from pyengine.client.run import Run
+from pyengine.clients import ClientApi
 from pyengine.errors import EngineError, InvalidRequest, NotFound, RunFailed, SchemaMismatch, Unavailable
 from tests.crash.processes import until
 from tests.support.callers import Awaited
