@@ -259,7 +259,7 @@ class Client:
     Args:
         database: URL of the database. The first verb without `conn` connects to it.
         registry: code known here, `app.registry`: types of results by workflow name, and error classes.
-        connections: the largest number of connections for statements; one more listens during long waits.
+        connections: the largest number of connections.
 
     Attributes:
         promises: creates and completes durable promises, and waits for them by callback.

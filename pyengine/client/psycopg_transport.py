@@ -2,9 +2,9 @@
 
 Lives here: `PsycopgTransport`, with a few connections of psycopg that threads take in turn. May not: a verb
 (client.py), SQL text. Design: its functions are coroutines that never suspend; they block instead. So
-sync.py runs a verb to its end without an event loop. Waiting for a run is polling, as in results.py; only a
-long wait listens for hints, on one connection that all waiting threads share. A forked process does not use
-the connections of its parent: it makes its own.
+sync.py runs a verb to its end without an event loop. Waiting for a run is polling: each pause is a quarter
+longer than the one before, up to 0.25 s, so a result is found late by at most a quarter of the time that it
+took. A forked process does not use the connections of its parent: it makes its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from pyengine import clock
+from pyengine.backoff import grown
 from pyengine.client.caller_connection import psycopg_error, run_on_sync
-from pyengine.client.results import POLL_LONGEST_S, RETRY_S
+from pyengine.client.results import RETRY_S
 from pyengine.client.transport import Transport
 from pyengine.database.connection import Database
 from pyengine.database.error_mapping import (
@@ -37,10 +38,9 @@ from pyengine.database.error_mapping import (
     unreachable,
 )
 from pyengine.database.failure_log import FailureLog
-from pyengine.database.poll_schedule import Channel, NotifyThrottle, PollSchedule
+from pyengine.database.poll_schedule import Channel, NotifyThrottle
 from pyengine.database.statements.procedures import (
     HINT,
-    LISTEN,
     RESULTS,
     SESSION,
     VERSION,
@@ -55,8 +55,9 @@ __all__ = ["PsycopgTransport"]
 
 logger = logging.getLogger("pyengine.blocking")
 
-_LISTEN_FROM_S = 0.3
-"""Shorter pauses do not listen for hints."""
+_POLL_FIRST_S = 0.005
+_POLL_LONGEST_S = 0.25
+_POLL_GROWTH = 1.25
 _WATCH_PAUSE_S = 0.25
 _KEEP_ALIVE: dict[str, Any] = {
     "keepalives": 1,
@@ -74,7 +75,7 @@ class PsycopgTransport(Transport):
 
     Args:
         dsn: URL of the database.
-        connections: the largest number of connections for statements; one more listens during long waits.
+        connections: the largest number of connections.
     """
 
     def __init__(self, dsn: str, connections: int) -> None:
@@ -92,7 +93,6 @@ class PsycopgTransport(Transport):
         self._free: list[_Connection] = []
         self._slots = threading.BoundedSemaphore(self._connections)
         self._opening = threading.Lock()
-        self._hints = _Hints(self)
         self._throttle = NotifyThrottle()
         self._pooled = True
         self._odd = False
@@ -159,7 +159,7 @@ class PsycopgTransport(Transport):
         """Return a context whose value waits so many seconds; a blocking program polls."""
 
         async def wait(longest_s: float) -> None:
-            self._hints.wait(min(longest_s, _WATCH_PAUSE_S), self._hints.count)
+            clock.pause(min(longest_s, _WATCH_PAUSE_S))
 
         yield wait
 
@@ -178,34 +178,26 @@ class PsycopgTransport(Transport):
 
     async def _ended(self, id: str, timeout_s: float | None, hint_count: int | None) -> Any:
         until_s = float("inf") if timeout_s is None else clock.monotonic() + timeout_s
-        schedule = PollSchedule(longest_s=POLL_LONGEST_S)
         trouble = FailureLog(logger, f"waiting for run {id}")
-        with self._hints:
-            while True:
-                pause_s, hints = RETRY_S, self._hints.count
-                try:
-                    rows = await self.rows(RESULTS, [id])
-                    if rows:
-                        return rows[0]
-                    trouble.succeeded()
-                    schedule.polled(clock.monotonic(), found=False)
-                    pause_s = schedule.at - clock.monotonic()
-                except Unavailable as error:
-                    trouble.failed(error.message)
-                left_s = until_s - clock.monotonic()
-                if left_s <= 0:
-                    raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on")
-                if self._hints.wait(min(pause_s, left_s), hints):
-                    schedule.hinted(clock.monotonic())
+        polls = 0
+        while True:
+            pause_s, polls = grown(_POLL_FIRST_S, _POLL_LONGEST_S, polls, _POLL_GROWTH), polls + 1
+            try:
+                rows = await self.rows(RESULTS, [id])
+                if rows:
+                    return rows[0]
+                trouble.succeeded()
+            except Unavailable as error:
+                trouble.failed(error.message)
+                pause_s = RETRY_S
+            left_s = until_s - clock.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"run {id} has not ended after {timeout_s:g} s; it goes on")
+            clock.pause(min(pause_s, left_s))
 
     # -- connections
 
-    @property
-    def pooled(self) -> bool:
-        """Whether a pooler is in between; known once `open` has returned."""
-        return self._pooled
-
-    def connect(self, role: str) -> _Connection:
+    def _connect(self) -> _Connection:
         """Return a new connection.
 
         Raises:
@@ -219,7 +211,7 @@ class PsycopgTransport(Transport):
                 row_factory=dict_row,
                 cursor_factory=psycopg.RawCursor,
                 prepare_threshold=_prepared_after(self._pooled),
-                application_name=f"pyengine {role}",
+                application_name="pyengine client",
                 client_encoding="utf8",
                 connect_timeout=int(Servers(self._dsn).timeout_s),
                 **_KEEP_ALIVE,
@@ -239,8 +231,7 @@ class PsycopgTransport(Transport):
         self._all.append(conn)
         return conn
 
-    def drop(self, conn: _Connection) -> None:
-        """Close a connection that is not used any more."""
+    def _drop(self, conn: _Connection) -> None:
         conn.close()
         if conn in self._all:
             self._all.remove(conn)
@@ -253,7 +244,7 @@ class PsycopgTransport(Transport):
             try:
                 conn = self._free.pop()
             except IndexError:
-                conn = self.connect("client")
+                conn = self._connect()
             usable = False
             try:
                 yield conn
@@ -275,85 +266,7 @@ class PsycopgTransport(Transport):
                 if usable and not self._closed:
                     self._free.append(conn)
                 else:
-                    self.drop(conn)
-
-
-class _Hints:
-    """Pauses of waiting threads; a hint ends the long ones.
-
-    One of the threads listens and wakes the others. The connection is open while a thread waits.
-    """
-
-    def __init__(self, transport: PsycopgTransport) -> None:
-        self._transport = weakref.ref(transport)
-        self._received = threading.Condition()
-        self._waiting = 0
-        self._count = 0
-        self._listening = False
-        self._conn: _Connection | None = None
-
-    def __enter__(self) -> None:
-        with self._received:
-            self._waiting += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._received:
-            self._waiting -= 1
-            if not self._waiting:
-                self._disconnect()
-
-    @property
-    def count(self) -> int:
-        """The number of hints received; read it before a poll, so that no hint during the poll is missed."""
-        return self._count
-
-    def wait(self, seconds: float, count: int) -> bool:
-        """Wait for at most so many seconds, and return whether there are more hints than `count`."""
-        transport = self._transport()
-        if seconds < _LISTEN_FROM_S or transport is None or transport.pooled:
-            clock.pause(max(0.0, seconds))
-            return False
-        with self._received:
-            if self._count != count:
-                return True
-            if self._listening:
-                clock.block(self._received.wait, seconds)
-                return self._count != count
-            self._listening = True
-        received = False
-        try:
-            received = self._listen(transport, seconds)
-        except (psycopg.Error, EngineError) as error:
-            logger.debug("hints: %s", error)
-            self._disconnect()
-            clock.pause(seconds)
-        except BaseException:
-            self._disconnect()
-            raise
-        finally:
-            with self._received:
-                self._listening = False
-                self._count += received
-                self._received.notify_all()
-        return received
-
-    def _listen(self, transport: PsycopgTransport, seconds: float) -> bool:
-        if self._conn is None:
-            self._conn = transport.connect("listen")
-            self._conn.execute(LISTEN.sql.encode())
-            # a promise that settled before the LISTEN has to be polled for
-            return True
-        conn = self._conn
-
-        def receive(limit_s: float) -> bool:
-            return any(True for _ in conn.notifies(timeout=limit_s, stop_after=1))
-
-        return clock.block(receive, seconds)
-
-    def _disconnect(self) -> None:
-        conn, self._conn, transport = self._conn, None, self._transport()
-        if conn is not None and transport is not None:
-            transport.drop(conn)
+                    self._drop(conn)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from itertools import count
 from math import inf
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -12,10 +13,11 @@ from typing import Any, NoReturn, cast
 import psycopg
 import pytest
 
-from pyengine import Retry
+from pyengine import Retry, sync
 from pyengine.admin.migration_locks import Limits, Patience
 from pyengine.backoff import grown
 from pyengine.cli import database as cli_database
+from pyengine.client.psycopg_transport import PsycopgTransport
 from pyengine.database.connection import backoff_s
 from pyengine.database.poll_schedule import NotifyThrottle, PollSchedule
 from pyengine.errors import Unavailable
@@ -152,6 +154,23 @@ def test_a_migration_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(ROUNDS):
         patience.pause(cast("Any", None), psycopg.errors.LockNotAvailable(), None)
     assert min(clock.paused[10:]) >= 0.5 and max(clock.paused) <= 1.0
+
+
+def test_a_blocking_wait_polls_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits for a run polls with growing pauses, then four times a second, over no connection
+    that listens.
+    """
+    clock, polls = HandClock(), count()
+
+    async def rows(*_: Any) -> list[Any]:
+        return [{"state": "resolved"}] if next(polls) == ROUNDS else []
+
+    monkeypatch.setattr("pyengine.clock._clock", clock)
+    transport = PsycopgTransport("postgresql://nobody@nowhere/x", 1)
+    monkeypatch.setattr(transport, "rows", rows)
+    assert sync._driven(transport._ended("a", None, None)) == {"state": "resolved"}
+    assert clock.paused == [grown(0.005, 0.25, number, 1.25) for number in range(ROUNDS)]
+    assert not transport._all
 
 
 def test_a_command_waits_for_its_server_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,6 @@ __all__ = [
     "JOURNALS_OF",
     "JOURNAL_LIST",
     "LEAVE_MARK",
-    "LISTEN",
     "LIST_FAILED",
     "LIST_LIVE",
     "LIST_RUNS",
@@ -251,11 +250,6 @@ TICK = Procedure(
 )
 
 HINT = Procedure(signature="(ready, settled)", sql="select durable.hint_v1($1::boolean, $2::boolean)")
-
-LISTEN = Procedure(
-    signature="() for the session: receives hints that a promise settled, from now on",
-    sql="listen durable_settled",
-)
 
 
 class StartRequest(NamedTuple):
