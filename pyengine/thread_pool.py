@@ -26,6 +26,7 @@ from pyengine import clock
 __all__ = ["Job", "ThreadPool", "ValueThreads"]
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 logger = logging.getLogger("pyengine.steps")
 
@@ -167,6 +168,14 @@ class ValueThreads(ThreadPool):
         returned: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.submit(body, partial(_return, returned))
         return await returned
+
+    async def made_of(self, value: V, make: Callable[[V], T], *, large: bool) -> T:
+        """Return what a function makes of a value, in a thread if that is large.
+
+        Raises:
+            BaseException: what it raises.
+        """
+        return await self.call(partial(make, value)) if large else make(value)
 
 
 def _return(returned: asyncio.Future[T], value: T, error: BaseException | None) -> None:

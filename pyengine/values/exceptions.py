@@ -18,7 +18,7 @@ import contextlib
 import math
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 import msgspec
@@ -37,6 +37,7 @@ __all__ = [
     "error_kind",
     "error_message",
     "only_error",
+    "parts_of",
 ]
 
 ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
@@ -381,6 +382,17 @@ def _shortened(text: str, max_bytes: int, *, end: bool = False) -> str:
         if length == 0 or len(msgspec.json.encode(short)) <= max_bytes:
             return short
         length = length * 3 // 4
+
+
+def parts_of(error: BaseException) -> Iterator[Any]:
+    """Yield what an error and its causes carry: all that is written of them, except tracebacks."""
+    for _ in range(_MAX_DEPTH):
+        yield error.args
+        yield getattr(error, "__dict__", None)
+        cause = error.__cause__ or error.__context__
+        if cause is None:
+            return
+        error = cause
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:

@@ -20,8 +20,18 @@ from uuid import UUID
 import asyncpg
 
 from pyengine.errors import EncodeError
+from pyengine.values.sizes import is_large
 
-__all__ = ["Record", "error_fields", "error_of", "read_records", "read_value", "records_json", "value_json"]
+__all__ = [
+    "Record",
+    "are_large",
+    "error_fields",
+    "error_of",
+    "read_records",
+    "read_value",
+    "records_json",
+    "value_json",
+]
 
 
 class Record:
@@ -157,6 +167,11 @@ def read_value(written: Any) -> Any:
     if isinstance(written, dict):
         return _READERS[written["$"]](written["v"])
     return written
+
+
+def are_large(rows: Sequence[Any]) -> bool:
+    """Whether rows are large together, as `is_large` finds it: records hide what they have."""
+    return is_large(rows) or is_large([tuple(row) for row in rows])
 
 
 def records_json(rows: Sequence[Any]) -> dict[str, Any]:

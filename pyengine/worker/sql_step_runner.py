@@ -26,6 +26,8 @@ from pyengine.definitions.sql_errors import sql_error
 from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EngineError, NotAdopted, Unavailable, passes
 from pyengine.protocol.turn import decode_journal
+from pyengine.thread_pool import ValueThreads
+from pyengine.values.sizes import is_large
 from pyengine.worker.attempts import Attempt
 from pyengine.worker.capacity import Capacity
 from pyengine.worker.events import AttemptDeferred, AttemptStale, Event, JournalWritten, LeasesLost
@@ -51,12 +53,14 @@ class SqlStepRunner:
         links: connections for functions of users; an attempt that finds none free waits.
         worker: id of the worker.
         slots: reduced when connections are short.
+        values: read large journals.
     """
 
-    def __init__(self, links: ConnectionPool, worker: str, slots: Capacity) -> None:
+    def __init__(self, links: ConnectionPool, worker: str, slots: Capacity, values: ValueThreads) -> None:
         self._worker = worker
         self._slots = slots
         self._links = links
+        self._values = values
 
     async def run(self, run: LeasedRun, attempt: Attempt) -> Event | None:
         """Execute an attempt, and return the event that ends it; None if it is not wanted any more.
@@ -108,7 +112,9 @@ class SqlStepRunner:
             if meaning == "stale" and run.replay.next_seq == seen:
                 return AttemptStale(attempt, seen), spent_s
             return None, spent_s
-        return JournalWritten(attempt, decode_journal(text)), clock.monotonic() - began_s
+        spent_s = clock.monotonic() - began_s
+        journal = await self._values.made_of(text, decode_journal, large=is_large(text))
+        return JournalWritten(attempt, journal), spent_s
 
     async def execute(
         self, link: ReconnectingConnection, run: LeasedRun, attempt: Attempt, seen: int, timeout_s: float

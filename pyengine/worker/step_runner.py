@@ -7,7 +7,7 @@ lost, released or has ended, or the step was given up). Then async bodies, which
 loop, are cancelled, and sync ones, which run in threads, can see it in their token. A failure that the policy
 retries is an outcome too, with its delay. The first of several outcomes of a step states its policy, which
 governs the step from then on. A result is written and checked in the thread that its body ran in; that of an
-async body in the loop, or in a thread of ours if it is large.
+async body in the loop, or in a thread of ours if it is large; so is an error.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pyengine.protocol.turn import Lease
 from pyengine.replay.advance import StepCall
 from pyengine.thread_pool import Job, ThreadPool, ValueThreads
 from pyengine.values.codec import Codec
+from pyengine.values.exceptions import parts_of
 from pyengine.values.sizes import is_large
 from pyengine.worker.attempts import Attempt, StepProgress, policy_of, step_outcome
 from pyengine.worker.capacity import Capacity
@@ -421,8 +422,11 @@ class StepRunner:
     def _fail(self, attempt: Attempt, error: BaseException) -> None:
         if not self._counts(attempt):
             return
-        outcome = self._failure(attempt, error)
-        self._post(AttemptEnded(attempt, outcome))
+        if is_large([*parts_of(error)]):
+            attempt.returned = True
+            self._values.submit(partial(self._failure, attempt, error), partial(self._post_written, attempt))
+        else:
+            self._post(AttemptEnded(attempt, self._failure(attempt, error)))
 
     def _failure(self, attempt: Attempt, error: BaseException) -> StepOutcome:
         call = attempt.call

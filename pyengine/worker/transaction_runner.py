@@ -15,6 +15,7 @@ import asyncio
 import random
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -40,8 +41,10 @@ from pyengine.errors import (
 from pyengine.protocol.turn import Journal, decode_journal
 from pyengine.replay import run_log
 from pyengine.replay.transaction_log import Ask, Outcome, TransactionLog
+from pyengine.thread_pool import ValueThreads
 from pyengine.values.codec import Codec
-from pyengine.values.sql_values import error_fields, records_json, value_json
+from pyengine.values.sizes import LARGE_BYTES, is_large
+from pyengine.values.sql_values import are_large, error_fields, records_json, value_json
 from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import Execute, RollBack
 from pyengine.worker.events import (
@@ -127,6 +130,7 @@ class TransactionRunner:
         slots: reduced when connections are short.
         post: takes the events.
         background: its tasks.
+        values: write large rows and read large journals.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class TransactionRunner:
         post: Callable[[Event], None],
         *,
         background: Background,
+        values: ValueThreads,
     ) -> None:
         self._worker = worker
         self._codec = codec
@@ -146,6 +151,7 @@ class TransactionRunner:
         self._post = post
         self._sessions: dict[LeasedRun, _Session] = {}
         self._background = background
+        self._values = values
         self._tasks: set[asyncio.Task[None]] = set()
 
     def execute(self, effect: Execute) -> None:
@@ -287,11 +293,12 @@ class TransactionRunner:
             raise _Ended(
                 f"transaction {log.name} was ended by {ask.query[:80]!r}; what it wrote may be there"
             )
-        return self._within_limit(log, outcome)
+        return await self._within_limit(log, outcome)
 
-    def _within_limit(self, log: TransactionLog, outcome: Outcome) -> Outcome:
+    async def _within_limit(self, log: TransactionLog, outcome: Outcome) -> Outcome:
         """Count what goes into the journal; a statement whose answer has no room there is refused."""
-        size = log.size + len(msgspec.json.encode(outcome))
+        large = is_large(outcome)
+        size = log.size + len(await self._values.made_of(outcome, msgspec.json.encode, large=large))
         try:
             self._codec.check_size(size, f"what the statements of transaction {log.name} returned")
         except PayloadTooLarge as error:
@@ -303,8 +310,7 @@ class TransactionRunner:
         await begin(conn)
         await conn.execute(TRANSACTION_LIMITS.sql, str(timeout_ms), str(min(timeout_ms, _IDLE_MS_MAX)))
 
-    @staticmethod
-    async def _statement(conn: Any, ask: Ask) -> Any:
+    async def _statement(self, conn: Any, ask: Ask) -> Any:
         match ask.kind:
             case "execute":
                 # like conn.execute, but one statement only, also without arguments
@@ -314,9 +320,11 @@ class TransactionRunner:
                 await conn.executemany(ask.query, ask.args[0])
                 return None
             case "fetch":
-                return records_json(await conn.fetch(ask.query, *ask.args))
+                rows = await conn.fetch(ask.query, *ask.args)
+                return await self._values.made_of(rows, records_json, large=are_large(rows))
             case _:
-                return value_json(await conn.fetchval(ask.query, *ask.args))
+                value = await conn.fetchval(ask.query, *ask.args)
+                return await self._values.made_of(value, value_json, large=is_large(value))
 
     async def commit(
         self, conn: Any, run: LeasedRun, session: _Session, log: TransactionLog
@@ -330,6 +338,8 @@ class TransactionRunner:
 
         async def commit() -> None:
             nonlocal journal
+            write = partial(log.data, committed=True)
+            data = await self._values.call(write) if log.size >= LARGE_BYTES else write()
             text = await conn.fetchval(
                 COMMIT.sql,
                 self._worker,
@@ -338,10 +348,10 @@ class TransactionRunner:
                 log.child,
                 log.name,
                 log.hash,
-                log.data(committed=True),
+                data,
                 msgspec.json.encode(log.effects).decode(),
             )
-            journal = decode_journal(text)
+            journal = await self._values.made_of(text, decode_journal, large=is_large(text))
             await conn.execute("commit")
 
         outcome = await self._reaching(conn, run, commit())

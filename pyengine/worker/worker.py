@@ -236,13 +236,15 @@ class Worker(Registered):
             threads=self._threads,
             post=post,
             failed=self.fail,
-            in_sql=SqlStepRunner(self._work, self.id, slots).run,
+            in_sql=SqlStepRunner(self._work, self.id, slots, self._values).run,
             slots=slots,
             terms=terms,
             values=self._values,
         )
         tasks, values = self._background, self._values
-        self._transactions = TransactionRunner(self._work, self.id, codec, slots, post, background=tasks)
+        self._transactions = TransactionRunner(
+            self._work, self.id, codec, slots, post, background=tasks, values=values
+        )
         self._fetcher = JournalFetcher(self._side, self.id, terms, post, background=tasks, values=values)
         self._poller = JournalPoller(leased, post)
         longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S

@@ -86,6 +86,25 @@ def test_it_is_as_deep_as_a_walk_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {True, False}
 
 
+def test_texts_without_brackets_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What finds strings, with a call for each, is given only what is left when plain ones are gone: so a
+    large value costs a few passes of fast functions.
+    """
+    given = []
+
+    class Strings:
+        def sub(self, by: bytes, text: bytes) -> bytes:
+            given.append(text)
+            return by
+
+    monkeypatch.setattr("pyengine.values.depth._STRINGS", Strings())
+    rows = [{"id": n, "name": 'a "quoted" \\ name\n', "": ""} for n in range(1_000)]
+    assert not is_deep(json.dumps(rows).encode())
+    assert not given
+    is_deep(json.dumps([*rows, "a [ here"]).encode())
+    assert given == [b"[" + b"[]" * 1_000 + b'"["]']
+
+
 def made(lot: random.Random, levels: int) -> Any:
     """A value of at most so many levels."""
     if levels == 0:
