@@ -21,12 +21,10 @@ __all__ = [
     "STATES",
     "Event",
     "Generation",
-    "Moment",
     "Run",
     "Setting",
     "Waiting",
     "adopt",
-    "as_of",
     "change_setting",
     "counts",
     "events",
@@ -35,10 +33,8 @@ __all__ = [
     "installed",
     "known_workflows",
     "pooled",
-    "progress",
     "purge",
     "purge_calls",
-    "result",
     "run",
     "same_database",
     "server",
@@ -139,21 +135,6 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """A row of ``durable.as_of``."""
-
-    generation: int
-    seq: int
-    at: datetime
-    status: str
-    next_child: int
-    waiting_on: list[str]
-    running: list[dict[str, Any]]
-    children: dict[str, dict[str, Any]]
-    signals: dict[str, dict[str, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """A row of ``durable.generations``: one journal of a run."""
 
@@ -238,38 +219,6 @@ def signal(conn: Connection[TupleRow], id: str, name: str, payload: str, key: st
     """Send a signal to a run; return its number among those of its name."""
     text = "select durable.signal(run => %s, name => %s, payload => %s::jsonb, dedup => %s)"
     return int(_scalar(conn, text, (id, name, payload, key)))
-
-
-def as_of(
-    conn: Connection[TupleRow], id: str, seq: int | None, at: str | None, generation: int | None
-) -> Moment:
-    """Return the state of a run at a moment; `at` is any text that Postgres reads as an instant."""
-    (found,) = _rows(
-        conn,
-        Moment,
-        """select generation, seq, at, status, next_child, waiting_on, running, children, signals
-           from durable.as_of(id => %s, seq => %s::integer, at => %s::timestamptz,
-                              generation => %s::integer)""",
-        (id, seq, at, generation),
-    )
-    return found
-
-
-def result(conn: Connection[TupleRow], id: str) -> tuple[str, Any, Any]:
-    """Return state of the promise, value and error of a run as they are now."""
-    row = conn.execute("select state, value, error from durable.result(%s)", (id,)).fetchone()
-    return row if row is not None else ("pending", None, None)
-
-
-def progress(conn: Connection[TupleRow], id: str) -> dict[str, Any] | None:
-    """Return the progress of a run and the counts of its child runs; None if there is no such run."""
-    with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(
-            """select p.done, p.total, p.note, c.total as children, c.done as children_done,
-                      c.failed as children_failed, c.running as children_running
-               from durable.child_counts(%(id)s) c left join durable.progress p on p.id = %(id)s""",
-            {"id": id},
-        ).fetchone()
 
 
 def workers(conn: Connection[TupleRow]) -> list[dict[str, Any]]:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from pyengine import clock
 from pyengine.backoff import grown
 from pyengine.cli.output import Output, printable, program, read_json, redact
+from pyengine.client.caller_connection import psycopg_error
 from pyengine.database.error_mapping import READ_ONLY, refuses
 from pyengine.database.statements.procedures import SESSION, Procedure
 from pyengine.database.statements.sessions import CLIENT_SETTINGS
-from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable, from_sqlstate
+from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
 from pyengine.passwords import hidden
 from pyengine.servers import Servers, libpq_url
 
@@ -58,13 +59,17 @@ class Database:
     psql: tuple[str, ...]
     start_server: Callable[[], object] | None = None
 
-    def ask(self, procedure: Procedure, *values: object) -> dict[str, Any]:
-        """Run a statement of clients, and return its first row."""
+    def rows(self, procedure: Procedure, *values: object) -> list[dict[str, Any]]:
+        """Run a statement of clients, and return its rows."""
         from psycopg import RawCursor
         from psycopg.rows import dict_row
 
         with RawCursor(self.conn, row_factory=dict_row) as cursor:
-            return cursor.execute(procedure.sql.encode(), values).fetchone() or {}
+            return cursor.execute(procedure.sql.encode(), values).fetchall()
+
+    def ask(self, procedure: Procedure, *values: object) -> dict[str, Any]:
+        """Run a statement of clients, and return its first row."""
+        return next(iter(self.rows(procedure, *values)), {})
 
     @property
     def place(self) -> str:
@@ -353,16 +358,9 @@ def explain(error: psycopg.Error) -> EngineError:
         )
     if error.sqlstate is None:
         return Unavailable(f"the connection broke: {_one_line(error)}", hint="pyengine db status")
-    diag = error.diag
     if error.sqlstate == READ_ONLY:
         return Unavailable(
-            f"the server only reads: {diag.message_primary}",
+            f"the server only reads: {error.diag.message_primary}",
             hint="a standby takes no writes: name the primary, or all servers of the cluster, in the URL",
         )
-    if error.sqlstate.startswith("22"):  # data that does not fit its type, such as a NUL in JSON
-        return InvalidRequest(
-            f"the database does not take that: {diag.message_primary}", detail=diag.message_detail
-        )
-    return from_sqlstate(
-        error.sqlstate, diag.message_primary or str(error), diag.message_detail, diag.message_hint
-    )
+    return psycopg_error(error, "the database", closed=False)

@@ -18,9 +18,11 @@ from pyengine import clock
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation
 from pyengine.cli.output import Output, clip, compact, listed, printable, state_text
-from pyengine.client.run_status import ChildCounts, Progress
+from pyengine.client.run_status import Progress, read_status
+from pyengine.database.statements.procedures import RUN
 from pyengine.errors import InvalidRequest, NotFound, RunFailed
 from pyengine.live_bar import LiveBar, progress_summary
+from pyengine.values.codec import Codec
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -238,36 +240,22 @@ def _wait(out: Output, db: Database, id: str, timeout_s: float | None) -> Run | 
     pause_s, ends_at = FIRST_POLL_S, None if timeout_s is None else clock.monotonic() + timeout_s
     try:
         with LiveBar(id) as bar:
-            while queries.result(db.conn, id)[0] == "pending":
-                run = queries.run(db.conn, id)
-                if run is None or run.state in ("halted", "dead", "paused"):
+            while (run := queries.run(db.conn, id)) is not None and run.settled_at is None:
+                if run.state in ("halted", "dead", "paused"):
                     return run
                 if ends_at is not None and clock.monotonic() >= ends_at:
                     raise RunFailed(
                         f"run {id} is still {run.state} after {timeout_s:g} s",
                         hint=f"it goes on: pyengine show {id}",
                     )
-                bar.show(run.state, *_progress(db, id))
+                now = read_status(db.ask(RUN, id), Codec())
+                bar.show(now.state, now.progress, now.children)
                 clock.pause(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
     except KeyboardInterrupt:
         out.remark(f"no longer waiting; the run goes on: pyengine show {id}")
         raise
-    return queries.run(db.conn, id)
-
-
-def _progress(db: Database, id: str) -> tuple[Progress | None, ChildCounts | None]:
-    """Return how far a run and its child runs have come."""
-    from pyengine.admin import queries
-
-    row = queries.progress(db.conn, id)
-    if row is None:
-        return None, None
-    counts = {name: row[f"children_{name}"] for name in ("done", "failed", "running")}
-    children = ChildCounts(total=row["children"], **counts)
-    if row["done"] is None:
-        return None, children
-    return Progress(done=row["done"], total=row["total"], note=row["note"]), children
+    return run
 
 
 def outcome(run: Run) -> str:

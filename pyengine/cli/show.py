@@ -20,7 +20,7 @@ from pyengine.cli.display.forms import Display
 from pyengine.cli.display.ids import cut, whole_id
 from pyengine.cli.output import clip, compact, printable, span, state_style, state_text
 from pyengine.cli.runs import checked_id, outcome, progress_text
-from pyengine.cli.why import print_causes
+from pyengine.cli.why import causes_of, print_causes
 from pyengine.errors import NotFound
 from pyengine.values.error_records import origin_lines, traceback_of
 
@@ -111,14 +111,14 @@ def _read(db: Database, id: str, *, wide: bool) -> RunDetails:
     Raises:
         NotFound: there is no such run.
     """
-    from pyengine.admin import queries, queries_causes
+    from pyengine.admin import queries
 
     run = queries.run(db.conn, id)
     if run is None:
         raise NotFound(f"there is no run {clip(id, 80)!r}", hint="pyengine ps --all")
     return RunDetails(
         run=run,
-        causes=queries_causes.causes(db.conn, [id])[id],
+        causes=causes_of(db, [id])[id],
         family=queries.family(db.conn, id),
         events=queries.events(db.conn, id),
         generations=queries.generations(db.conn, id),

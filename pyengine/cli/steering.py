@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,18 +18,19 @@ from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation, explain
 from pyengine.cli.display.ids import only_beginning, whole_id
 from pyengine.cli.display.timeline import error_text
-from pyengine.cli.output import clip, compact, listed, printable, state_text, table
+from pyengine.cli.output import clip, compact, listed, printable, read_json, state_text, table
 from pyengine.cli.runs import MAX_START_BYTES, checked_id, checked_text
 from pyengine.cli.steering_many import Selection, checked_json, steer_many
+from pyengine.client.run_status import RunMoment, read_moment
 from pyengine.database.statements.many_runs import CANCEL_MANY, PAUSE_MANY, RESUME_MANY
-from pyengine.database.statements.procedures import CANCEL, FORK, PAUSE, REDRIVE, RESUME, Procedure
+from pyengine.database.statements.procedures import AS_OF, CANCEL, FORK, PAUSE, REDRIVE, RESUME, Procedure
 from pyengine.definitions.retry import optional_duration
 from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyengine.admin.queries import Moment, Run
+    from pyengine.admin.queries import Run
 
 __all__ = ["add_to"]
 
@@ -180,16 +182,16 @@ def as_of(
     ] = None,
 ) -> None:
     """Show the state of a run at an earlier moment, or now if none is given."""
-    from pyengine.admin import queries
-
     if instant is not None:
         checked_text("an instant", instant)
     with steered(at, id, "as-of", changes=False) as (db, id):
-        moment = queries.as_of(db.conn, id, seq, instant, generation)
-    at.out.answer(moment, lambda console: _show_moment(console, id, moment))
+        moment = read_moment(db.ask(AS_OF, id, seq, instant, generation), read_json)
+    document = asdict(moment)
+    document["waiting_on"] = document.pop("waits_for")
+    at.out.answer(document, lambda console: _show_moment(console, id, moment))
 
 
-def _show_moment(console: Console, id: str, moment: Moment) -> None:
+def _show_moment(console: Console, id: str, moment: RunMoment) -> None:
     """Print a line about the run, and one for each child."""
     generation = f", generation {moment.generation}" if moment.generation > 1 else ""
     console.print(printable(id), style="bold", soft_wrap=True)
@@ -197,15 +199,15 @@ def _show_moment(console: Console, id: str, moment: Moment) -> None:
         f"  {moment.status} after {moment.seq} events{generation}, at {moment.at:%Y-%m-%d %H:%M:%S.%f %Z}",
         soft_wrap=True,
     )
-    if moment.waiting_on:
-        console.print(printable(f"  waits for {listed(moment.waiting_on)}"), soft_wrap=True)
+    if moment.waits_for:
+        console.print(printable(f"  waits for {listed(moment.waits_for)}"), soft_wrap=True)
     for name, one in moment.signals.items():
         text = f"  signal {name}: {one['delivered']} delivered, {one['received']} received"
         console.print(printable(text), soft_wrap=True)
     attempts = {one["child"]: one for one in moment.running}
     shown = table("CHILD", "KIND", "NAME", "STATE", right=("CHILD",))
     shown.add_column("", no_wrap=True, overflow="ellipsis")
-    for number, child in sorted((int(key), value) for key, value in moment.children.items()):
+    for number, child in sorted(moment.children.items()):
         attempt = attempts.get(number)
         state = child["state"] if attempt is None else f"{attempt['state']}, attempt {attempt['attempt']}"
         value = compact(child["value"]) if "value" in child else error_text(child.get("error") or "")

@@ -1,7 +1,7 @@
 """``pyengine why``: why runs wait, one sentence for each cause.
 
-Lives here: its options and its output. May not: contain SQL (``admin/queries_causes.py``), or find a cause;
-the database does.
+Lives here: its options and its output. May not: contain SQL, or find a cause; the database
+does.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import typer
 from pyengine.cli.command import command
 from pyengine.cli.database import Database, Invocation
 from pyengine.cli.display.ids import whole_ids
-from pyengine.cli.output import clip, printable, span, table
+from pyengine.cli.output import clip, printable, read_json, span, table
 from pyengine.cli.runs import checked_text
+from pyengine.database.statements.procedures import WHY_ALL, WHY_MANY
 from pyengine.errors import InvalidRequest, NotFound
+from pyengine.protocol.causes import Cause, CauseGroup, read_causes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyengine.protocol.causes import Cause, CauseGroup
-
-__all__ = ["add_to", "print_causes"]
+__all__ = ["add_to", "causes_of", "print_causes"]
 
 MOST_RUNS = 10_000
+MOST_CAUSES = 100
 
 
 def add_to(app: typer.Typer) -> None:
@@ -55,22 +56,20 @@ def why(
     ] = False,
 ) -> None:
     """Say why runs wait: each cause, followed by the causes of what it waits for."""
-    from pyengine.admin import queries_causes
-
     if sum((bool(ids), where is not None, everything)) != 1:
         raise InvalidRequest(
             "runs are named, or selected by --where, or all are asked about: add --all", hint=at.line("ps")
         )
     with at.database() as db:
         if everything:
-            groups = queries_causes.groups(db.conn, MOST_RUNS)
+            groups = [CauseGroup(**row) for row in db.rows(WHY_ALL, MOST_RUNS)]
             at.out.answer(groups, lambda console: _show_groups(console, groups))
             return
         if where is None:
             asked = whole_ids(at.out, db, ids or [], promises=True)
         else:
             asked = _selected(db, where, limit)
-        found = queries_causes.causes(db.conn, asked)
+        found = causes_of(db, asked)
     for id, causes in found.items():
         if causes and causes[0].cause == "unknown":
             raise NotFound(f"{clip(id, 80)!r}: {causes[0].sentence}", hint=at.line("ps", "--all"))
@@ -78,6 +77,11 @@ def why(
     if len(ids or []) == 1:
         document = found[asked[0]]
     at.out.answer(document, lambda console: _show(console, found))
+
+
+def causes_of(db: Database, ids: Sequence[str]) -> dict[str, list[Cause]]:
+    """Return by id the causes of waits, each followed by those of what it waits for."""
+    return read_causes(ids, db.rows(WHY_MANY, list(ids), MOST_CAUSES), read_json)
 
 
 def _selected(db: Database, where: str, limit: int) -> list[str]:

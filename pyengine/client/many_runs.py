@@ -35,7 +35,7 @@ from pyengine.definitions.registry import Registry
 from pyengine.definitions.retry import Duration, optional_duration
 from pyengine.definitions.signals import Signal, check_signal_name
 from pyengine.errors import InvalidRequest
-from pyengine.protocol.causes import Cause, read_cause
+from pyengine.protocol.causes import Cause, read_causes
 from pyengine.values.codec import Codec
 
 __all__ = ["ManyRuns", "Outcome", "RunFilter", "Steered"]
@@ -273,9 +273,7 @@ class ManyRuns:
         """
         found: dict[str, list[Cause]] = {}
         for ids, _ in _batches(await self._ids(runs, None), None, None):
-            found |= {id: [] for id in ids}
-            for row in await self._transport.rows(WHY_MANY, ids, limit):
-                found[row["asked"]].append(read_cause(row))
+            found |= read_causes(ids, await self._transport.rows(WHY_MANY, ids, limit))
         return found
 
     async def _run_batches(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overloa
 
 import msgspec
 
-from pyengine.client.run_status import RunMoment, RunStatus, read_status
+from pyengine.client.run_status import RunMoment, RunStatus, read_moment, read_status
 from pyengine.client.run_watch import RunWatch
 from pyengine.client.signal_payloads import signal_payload
 from pyengine.client.transport import Transport
@@ -421,18 +421,7 @@ class RunControl(RunWatch):
         if at is not None and at.tzinfo is None:
             raise InvalidRequest("at is an instant, so it has a time zone", hint="datetime.now(timezone.utc)")
         (row,) = await self._transport.rows(AS_OF, run_id, seq, at, generation)
-        decoded = {name: msgspec.json.decode(row[name]) for name in ("running", "children", "signals")}
-        return RunMoment(
-            generation=row["generation"],
-            seq=row["seq"],
-            at=row["at"],
-            status=row["status"],
-            next_child=row["next_child"],
-            waits_for=tuple(row["waiting_on"]),
-            running=tuple(decoded["running"]),
-            children={int(child): one for child, one in decoded["children"].items()},
-            signals=decoded["signals"],
-        )
+        return read_moment(row)
 
     def _replacement(self, key: str | int, value: Any) -> msgspec.Raw:
         """Return a value as the result of a call: of the step's type, if it is a step known here."""

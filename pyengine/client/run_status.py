@@ -6,7 +6,7 @@ May not: a query (run.py), why it waits (protocol/causes.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,7 @@ import msgspec
 
 from pyengine.values.codec import Codec
 
-__all__ = ["ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus", "read_status"]
+__all__ = ["ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus", "read_moment", "read_status"]
 
 
 RunState: TypeAlias = Literal[
@@ -164,3 +164,24 @@ def read_status(row: Any, codec: Codec) -> RunStatus:
     if shown["done"] is not None:
         fields["progress"] = Progress(done=shown["done"], total=shown["total"], note=shown["note"])
     return RunStatus(**fields)
+
+
+def read_moment(row: Any, decode: Callable[[str], Any] = msgspec.json.decode) -> RunMoment:
+    """Return the moment that a row of `durable.as_of` describes.
+
+    Args:
+        row: the row, with JSON as text.
+        decode: reads such a text.
+    """
+    running, children, signals = (decode(row[name]) for name in ("running", "children", "signals"))
+    return RunMoment(
+        generation=row["generation"],
+        seq=row["seq"],
+        at=row["at"],
+        status=row["status"],
+        next_child=row["next_child"],
+        waits_for=tuple(row["waiting_on"]),
+        running=tuple(running),
+        children={int(child): one for child, one in children.items()},
+        signals=signals,
+    )

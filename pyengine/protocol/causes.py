@@ -1,19 +1,19 @@
 """Why runs wait, as the database says it.
 
 Lives here: `Cause`, a row of `durable.why`, and `CauseGroup`, a row of `durable.why_all`, for the client and
-for the command line. May not: a query.
+for the command line; and how they are read from rows. May not: a query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-__all__ = ["Cause", "CauseGroup", "read_cause"]
+__all__ = ["Cause", "CauseGroup", "read_cause", "read_causes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,22 @@ class CauseGroup:
     sentence: str
 
 
-def read_cause(row: Any) -> Cause:
-    """Return the cause that a row of a client's statement describes."""
+def read_cause(row: Any, decode: Callable[[str], Any] = msgspec.json.decode) -> Cause:
+    """Return the cause that a row of a client's statement describes.
+
+    Args:
+        row: the row, with its details as text.
+        decode: reads such a text.
+    """
     fields = {name: row[name] for name in Cause.__dataclass_fields__}
-    return Cause(**fields | {"details": msgspec.json.decode(row["details"])})
+    return Cause(**fields | {"details": decode(row["details"])})
+
+
+def read_causes(
+    ids: Iterable[str], rows: Iterable[Any], decode: Callable[[str], Any] = msgspec.json.decode
+) -> dict[str, list[Cause]]:
+    """Return by id what the rows of a statement about many ids describe; `decode` as for `read_cause`."""
+    found: dict[str, list[Cause]] = {id: [] for id in ids}
+    for row in rows:
+        found[row["asked"]].append(read_cause(row, decode))
+    return found
