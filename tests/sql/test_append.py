@@ -414,17 +414,3 @@ def test_an_await_is_written_as_it_was_asked(conn: Connection) -> None:
     (data,) = ask(conn, ("select data from durable._journal where type = 'execution_awaiting'", ()))
     assert json.loads(data) == {"on": [1, 0], "kind": "all"}
     assert head(conn, "r", "status", "wait_kind", "wait_left") == ("blocked", "all", 2)
-
-
-def test_a_start_never_fails_for_want_of_a_partition(conn: Connection, clock: Clock) -> None:
-    """Beyond the newest partition a run is put into the newest one; the sweep opens this week's and four
-    more."""
-    clock.set(clock.now_ms + 100 * 604_800_000)
-    begin_run(conn, "late")
-    (newest,) = ask(conn, ("select max(bucket) from durable._buckets", ()))
-    assert head(conn, "late", "bucket") == (newest,)
-    ask(conn, ("select durable.tick_v1(1)", ()))
-    weeks = [week for (week,) in conn.execute("select bucket from durable._buckets order by 1").fetchall()]
-    assert weeks[-5:] == list(range(clock.now_ms // 604_800_000, clock.now_ms // 604_800_000 + 5))
-    begin_run(conn, "new")
-    assert head(conn, "new", "bucket") == (clock.now_ms // 604_800_000,)

@@ -19,7 +19,6 @@ from tests.support.verbs import (
     report,
     run,
     settle,
-    start,
     suspend,
     take,
     take_turn,
@@ -181,14 +180,6 @@ def test_everybody_may_sweep(dsn: str) -> None:
     clock.close()
 
 
-def test_tick_for_people_hints(conn: Connection, clock: Clock) -> None:
-    """durable.tick() does one round and answers the same."""
-    ask(conn, start("r", timeout="5 ms"))
-    clock.advance(5)
-    (answer,) = ask(conn, ("select durable.tick()", ()))
-    assert answer["promises"] == 1
-
-
 def test_time_that_goes_back(conn: Connection, clock: Clock) -> None:
     """A clock that is set back undoes nothing and settles nothing early."""
     ask(conn, create("x", clock.now_ms + 100, external="true"))
@@ -231,13 +222,3 @@ def test_schedules_and_deadlines_take_turns(conn: Connection, clock: Clock) -> N
     assert rounds == 10
     (fired,) = ask(conn, ("select count(*) from durable._promises where id ~ '^s[.]'", ()))
     assert fired == 1_000
-
-
-def test_people_get_both_in_one_call(conn: Connection, clock: Clock) -> None:
-    """durable.tick() fires what is due and settles what is overdue, so that a cron job that calls it once a
-    minute does not put off the deadlines for ever."""
-    ask(conn, ("select durable.schedule_create('s', '* * * * *', 's.{{.timestamp}}', 60000)", ()))
-    ask(conn, create("due", clock.now_ms + 60_000, external="true"))
-    clock.advance(60_000)
-    (answer,) = ask(conn, ("select durable.tick()", ()))
-    assert {"schedules": 1, "promises": 1}.items() <= answer.items()

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.style.lint.hooks import hooks_in
 from tests.style.lint.inventory import of_schema
 from tests.style.test_imports import KNOWN, imports
 from tests.support.tree import ROOT, Module, files, modules, schema
@@ -156,6 +157,25 @@ def test_the_core_opens_to_no_more_features(kind: str) -> None:
             *(f"gone: {one}" for one in sorted(listed - found)),
         ]
     )
+
+
+def test_hooks_are_of_the_core() -> None:
+    """A hook is defined and called in the core, and replaced outside of it."""
+    called = {
+        of_schema(tokens, index)
+        for _, statement, tokens in schema().bodies()
+        if part_of(f"sql/{statement.file.name}", PARTS) == "core"
+        for index in range(len(tokens))
+    }
+    found = list(hooks_in(schema()))
+    assert found
+    for hook, replaced in found:
+        assert part_of(f"sql/{hook.statement.file.name}", PARTS) == "core"
+        assert hook.name in called, f"nothing asks {hook.name}"
+        places = [f"sql/{one.statement.file.name}" for one in replaced]
+        assert "core" not in [part_of(place, PARTS) for place in places], (
+            f"{hook.name} is replaced in {places}"
+        )
 
 
 def test_lines_of_code_are_counted() -> None:

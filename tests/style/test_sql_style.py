@@ -57,6 +57,7 @@ DEFINER = function(
     after=" set search_path = pg_catalog, pg_temp",
     **PLPGSQL,
 ).replace("volatile", "volatile security definer")
+HOOK = function("begin end", **PLPGSQL)
 # rule -> (file, text that breaks it, words of the message)
 BROKEN: dict[str, list[tuple[str, str, str]]] = {
     "statements": [
@@ -310,6 +311,40 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ("logic/10_a", function("insert into durable._boxes values (p_a)"), "list of columns"),
         ("logic/10_a", function("insert into durable._boxes as b select p_a"), "list of columns"),
     ],
+    "hooks": [
+        ("logic/10_a", function("select 1") * 2, "defined in logic/10_a.sql already"),
+        (
+            "logic/10_a",
+            function("select 1") + function("select 1", head="p_a text default ''"),
+            "defined in logic/10_a.sql already",
+        ),
+        ("logic/10_base/90_hooks", function("select 1"), "does nothing by itself"),
+        (
+            "logic/10_base/90_hooks",
+            function("begin perform 1; end", **PLPGSQL),
+            "does nothing by itself",
+        ),
+        ("logic/10_base/90_hooks", HOOK + function("begin perform 1; end", **PLPGSQL) * 2, "replaced in"),
+        ("logic/10_base/90_hooks", HOOK + function("select 1"), "another header"),
+        (
+            "logic/10_base/90_hooks",
+            HOOK + function("begin perform 1; end", **PLPGSQL).replace("volatile", "stable"),
+            "another header",
+        ),
+        (
+            "logic/10_base/90_hooks",
+            HOOK + function("begin perform 1; end", head="p_a text default ''", **PLPGSQL),
+            "another header",
+        ),
+    ],
+    "asked_in_plpgsql": [
+        ("logic/10_base/90_hooks", HOOK + function("select durable._f('')", name="_g"), "_g asks a hook"),
+        (
+            "logic/10_base/90_hooks",
+            HOOK + "create or replace view durable.v as select durable._f('');",
+            "v asks a hook",
+        ),
+    ],
     "with_the_owners_rights": [
         ("logic/10_a", DEFINER.replace("pg_catalog, pg_temp", "''"), "_f: run by others"),
         (
@@ -357,6 +392,10 @@ SOUND = {
         name="claim",
         **PLPGSQL,
     ),
+    "logic/10_base/90_hooks": function("begin end", name="_ask", head="", **PLPGSQL)
+    + function("begin end", name="_ask", **PLPGSQL),
+    "logic/13_answers": function("begin perform durable._texts(p_a); end", name="_ask", **PLPGSQL)
+    + function("begin perform durable._ask(p_a); end", name="_asks", **PLPGSQL),
     "logic/14_lookups": function(
         "select 1 from unnest(p_a) as x (id) join durable._boxes b on b.id = any (array[x.id])\n"
         "where b.id = any (array[p_a, p_a]) and b.id = p_a",

@@ -114,7 +114,7 @@ $$;
 comment on function durable._wait_for_rows(text[], text[], text[], bigint[], bigint) is
   'Begins the waits of new promises. Those that cannot begin are settled with the error at once, and answered. The caller created the promises and holds their owners.';
 
-create or replace function durable._await_rows(p_reports durable._run_report[], p_now bigint)
+create or replace function durable._begin_waits(p_reports durable._run_report[], p_now bigint)
 returns bigint[] language plpgsql volatile
 as $$
 declare
@@ -132,7 +132,7 @@ begin
   return array(select p.execution from durable._promises p where p.id = any (v_refused));
 end
 $$;
-comment on function durable._await_rows(durable._run_report[], bigint) is
+comment on function durable._begin_waits(durable._run_report[], bigint) is
   'Begins the waits for rows of a turn, whose promises _make_children has created. Answers the executions of those that failed at once.';
 
 create or replace function durable._wait_again(p_execution bigint, p_now bigint)
@@ -420,6 +420,22 @@ $$;
 comment on function durable._sweep_rows(integer, bigint) is
   'Tests waits that are due against the tables of users, and records the outcomes. Its transaction holds no lock of the engine during the test; one session tests at a time. Afterwards it holds the waits that it has recorded, and no other session waits for them. Answers how many were recorded or are to be tested again.';
 
+create or replace function durable._sweep_tests(p_limit integer, p_now bigint)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_waits integer := durable._sweep_rows(p_limit, p_now);
+begin
+  if v_waits = 0 then
+    return null;
+  end if;
+  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'waits', v_waits, 'next_due_ms', durable._due_in(p_now),
+                            'more', true, 'hints', '[]'::jsonb);
+end
+$$;
+comment on function durable._sweep_tests(integer, bigint) is
+  'The answer of a tick that tested waits for rows; null if none was due. In a transaction of its own, because it reads tables of users, and must hold nothing then.';
+
 create or replace function durable._try_lock_reported_waits(p_limit integer, p_tried text[], p_missed bigint[])
 returns text[] language plpgsql volatile
 as $$
@@ -438,7 +454,7 @@ $$;
 comment on function durable._try_lock_reported_waits(integer, text[], bigint[]) is
   'Locks the promises of waits that a trigger or test has reported as ended, except p_tried and those whose owner is in p_missed.';
 
-create or replace function durable._row_wait_outcomes(p_ids text[])
+create or replace function durable._reported_outcomes(p_ids text[])
 returns durable._row_outcome[] language plpgsql stable
 as $$
 declare
@@ -460,10 +476,10 @@ begin
     ) x);
 end
 $$;
-comment on function durable._row_wait_outcomes(text[]) is
+comment on function durable._reported_outcomes(text[]) is
   'The results with which these waits, whose promises are locked, are to be settled: the first report of each.';
 
-create or replace function durable._forget_row_events(p_limit integer)
+create or replace function durable._forget_reported(p_limit integer)
 returns void language plpgsql volatile
 as $$
 begin
@@ -475,5 +491,5 @@ begin
   end if;
 end
 $$;
-comment on function durable._forget_row_events(integer) is
+comment on function durable._forget_reported(integer) is
   'Deletes row events of promises that are settled, for whatever reason.';

@@ -143,7 +143,7 @@ begin
     return p_reports;
   end if;
   v_answered := durable._adopt(p_reports, p_adopted, p_now) || durable._receive_buffered(p_reports, p_now)
-            || durable._await_rows(p_reports, p_now);
+            || durable._begin_waits(p_reports, p_now);
   return array(
     select case when (b.ending)."do" = 'suspend' and b.execution = any (v_answered) then durable._with_ending(b, null) else b end
     from unnest(p_reports) b order by b.id);

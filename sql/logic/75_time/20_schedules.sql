@@ -370,3 +370,37 @@ end
 $$ set lock_timeout = '50ms';
 comment on function durable._fire_free_schedules(bigint, integer) is
   'Fires the schedules that are due, and waits for no lock: if another transaction is creating a promise of such an id, the schedules are fired one by one, 20 at most.';
+
+create or replace function durable._odd_schedules(p_now bigint)
+returns text language plpgsql stable
+as $$
+begin
+  return (
+    select 'schedules whose cron expression or time zone this server does not know are put off by an hour: '
+           || string_agg(s.id, ', ' order by s.id)
+    from durable._schedules s where s.next_run_at = p_now + 3600000 and not durable._is_evaluable(s));
+end
+$$;
+comment on function durable._odd_schedules(bigint) is
+  'The warning of a tick that could not evaluate schedules; null if it evaluated all that were due.';
+
+create or replace function durable._sweep_schedules(p_limit integer, p_now bigint)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_fired integer;
+  v_queues text[];
+begin
+  if not exists (select from durable._schedules s where s.next_run_at <= p_now) then
+    return null;
+  end if;
+  select f.fired, f.queues into v_fired, v_queues from durable._fire_free_schedules(p_now, p_limit) f;
+  if v_fired = 0 then
+    return null;
+  end if;
+  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', v_fired, 'next_due_ms', durable._due_in(p_now),
+                            'more', true, 'hints', to_jsonb(v_queues), 'warning', durable._odd_schedules(p_now));
+end
+$$;
+comment on function durable._sweep_schedules(integer, bigint) is
+  'The answer of a tick that fired schedules; null if none was due, or other sweeps have them. In a transaction of its own, because the creation of promises may wait for a session that creates the same, and must hold nothing then.';

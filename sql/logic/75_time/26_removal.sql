@@ -1,6 +1,6 @@
 -- Removal of what ended: whole trees, a run with all its generations, children, journals, signals and waits. It waits for no
 -- lock: a locked row is left for the next time, so that it never makes other sessions wait. Rows to which remaining rows refer
--- remain too. 28_generations.sql removes parts of runs that live, 30_retention.sql finds what is old enough.
+-- remain too. 28_generations.sql removes parts of runs that live, 87_retention/30_retention.sql finds what is old enough.
 
 create or replace function durable._tree(p_roots text[])
 returns table (root text, id text, head bigint, is_open boolean, is_live boolean, settled_at bigint) language sql stable
@@ -265,3 +265,19 @@ end
 $$ set lock_timeout = '100ms';
 comment on function durable._remove_ended(text[], bigint) is
   'Removes those of the trees that ended before an instant and to which no row refers. Answers how many of the others were kept, and why: row, undelivered, journal, awaited (see _needed), busy (another session has locked a part, or a part has not ended). A row of a user''s table that a foreign key deletes or changes is waited for 100 ms, less than deadlock_timeout; if that fails for some, each tree is tried alone.';
+
+create or replace function durable._begin_purge(p_older_than interval, p_most integer, p_place_fits boolean)
+returns bigint language plpgsql volatile
+as $$
+begin
+  if p_older_than is null or p_older_than < interval '0' or p_most is null or p_most < 1 then
+    perform durable._fail_invalid('A purge has an age (older_than => ''30 days'') and removes one row or more.');
+  elsif not p_place_fits then
+    perform durable._fail_invalid('A purge continues where the one before it ended (after => its more), or starts again (null).');
+  end if;
+  perform durable._check_may_lock();
+  return greatest(durable._now_ms() - durable._ms(p_older_than), 0);
+end
+$$;
+comment on function durable._begin_purge(interval, integer, boolean) is
+  'Checks the arguments of a purge and answers the instant before which what it removes has ended. p_place_fits: after has the form of its more. WF003 above READ COMMITTED, WF004.';

@@ -477,25 +477,6 @@ $$;
 comment on function durable._sweep_callbacks_at(bigint, bigint) is
   'Has the tick look for callbacks that ran out, at that instant or before. A session that has the row waits for nobody and is waited for by none: the sweep comes by itself soon enough.';
 
-create or replace function durable._sweep_callbacks(p_now bigint, out removed integer, out due_in bigint)
-language plpgsql volatile
-as $$
-declare
-  v_tasks text[] := durable._try_lock_free_tasks(array(
-    select distinct c.awaiter_id from durable._callbacks c where c.id <> '' and c.timeout_at <= p_now limit 500));
-begin
-  delete from durable._callbacks c where c.id <> '' and c.timeout_at <= p_now and c.awaiter_id = any (v_tasks);
-  get diagnostics removed = row_count;
-  if durable._offer_again(v_tasks, p_now) <> '{}' then
-    perform durable._hint('durable_ready', p_now);
-  end if;
-  due_in := coalesce((select least(greatest(min(c.timeout_at) - p_now, 1000), 60000) from durable._callbacks c where c.id <> ''
-                      having count(*) > 0), 3600000);
-end
-$$;
-comment on function durable._sweep_callbacks(bigint) is
-  'Drops callbacks that ran out, of 500 awaiters at most; an awaiter that has no other is offered again. A locked one is left to the next time, a second later. It comes each minute while there are any, because a callback may have come without a word to it, and else each hour.';
-
 create or replace function durable.promise_callback_v0(
   p_id text, p_promise_id text, p_root_promise_id text, p_timeout_at bigint, p_recv jsonb)
 returns table (status integer, word text, callback jsonb, promise jsonb) language plpgsql volatile

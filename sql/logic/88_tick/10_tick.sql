@@ -1,5 +1,5 @@
--- All that time starts: promise deadlines, lost leases, schedules, journal partitions ahead, retention; and the end of waits
--- for rows, which commits of users leave to be done. Any number of callers, bounded, SKIP LOCKED; a missed call only delays.
+-- All that time starts: promise deadlines, lost leases, journal partitions ahead, and by hooks the housekeeping of features, such
+-- as schedules, waits for rows, retention. Any number of callers, bounded, SKIP LOCKED; a missed call only delays.
 -- It stands above all concerns, because it starts the housekeeping of each.
 
 create or replace function durable._gone_workers(p_now bigint)
@@ -111,117 +111,10 @@ $$;
 comment on function durable._try_lock_overdue_cancels(bigint, integer, text[], bigint[]) is
   'Locks the promises of runs that did not end within their grace, except p_tried, runs of the heads p_missed and their children.';
 
-create or replace function durable._create_partition(p_table regclass, p_week integer, p_comment text)
-returns boolean language plpgsql volatile
-as $$
-begin
-  if durable._partition_of(p_table, p_week, false) is not null then
-    return false;
-  end if;
-  execute format('create table %s_%s (like %1$s including all) with ('
-                 'autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_freeze_min_age = 0)', p_table, p_week);
-  execute format('alter table %s attach partition %1$s_%s for values in (%2$s)', p_table, p_week);
-  execute format('comment on table %s_%s is %L', p_table, p_week, p_comment);
-  return true;
-end
-$$;
-comment on function durable._create_partition(regclass, integer, text) is
-  'Creates the partition of a table for a week; false if there is one already, made from outside under whatever name.';
-
-create or replace function durable._create_partitions()
-returns integer language plpgsql volatile security definer
-as $$
-declare
-  v_week integer;
-  v_made boolean;
-  v_count integer := 0;
-begin
-  if not durable._may_alter_journal() then
-    perform durable._fail_forbidden('This role does not delete journals, so it makes no partitions of them.',
-                                    'grant delete on durable._journal to ...');
-  end if;
-  for v_week in
-    select w from generate_series(durable._week(durable._now_ms()), durable._week(durable._now_ms()) + 4) w
-    where not exists (select from durable._buckets b where b.bucket = w)
-  loop
-    if not pg_try_advisory_xact_lock(1685417573, 0) then
-      return v_count;
-    end if;
-    if not exists (select from durable._buckets b where b.bucket = v_week) then
-      v_made := durable._create_partition('durable._journal', v_week,
-                                          'Journal of runs that started in this week since the epoch.');
-      perform durable._create_partition('durable._journal_values', v_week,
-                                        'Large values of journals of this week since the epoch.');
-      insert into durable._buckets (bucket) values (v_week);
-      v_count := v_count + v_made::integer;
-    end if;
-  end loop;
-  return v_count;
-end
-$$ set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' set jit = off set quote_all_identifiers = off;
-comment on function durable._create_partitions() is
-  'Creates the journal partitions of this week and the four after it. With the rights of the owner, because workers may not create tables; so it takes nothing from its caller, and names and values are numbers. WF011 for a role that may not delete journals. They are attached, because "partition of" would wait for every open transaction that touched the journal, and the engine behind it; a session that alters the journal at this moment is waited for 100 ms. A partition that was created from outside, under whatever name, is used as it is.';
-
-create or replace function durable._ensure_partitions(p_now bigint)
-returns text language plpgsql volatile
-as $$
-declare
-  v_missing integer := 5 - (select count(*) from durable._buckets b
-                            where b.bucket between durable._week(p_now) and durable._week(p_now) + 4);
-  v_problem text;
-begin
-  if v_missing > 0 then
-    begin
-      perform durable._create_partitions();
-    exception when others then
-      get stacked diagnostics v_problem = message_text;
-      return format('no journal partition could be made: %s', v_problem);
-    end;
-  end if;
-  return null;
-end
-$$;
-comment on function durable._ensure_partitions(bigint) is
-  'Makes the partitions of the next weeks. An error is answered and undone, and fails nothing else.';
-
 create or replace function durable._paused()
 returns boolean language sql immutable parallel safe
 as $$ select false $$;
 comment on function durable._paused() is 'Whether time is moved by hand only; sql/debug replaces this function.';
-
-create or replace function durable._odd_schedules(p_now bigint)
-returns text language plpgsql stable
-as $$
-begin
-  return (
-    select 'schedules whose cron expression or time zone this server does not know are put off by an hour: '
-           || string_agg(s.id, ', ' order by s.id)
-    from durable._schedules s where s.next_run_at = p_now + 3600000 and not durable._is_evaluable(s));
-end
-$$;
-comment on function durable._odd_schedules(bigint) is
-  'The warning of a tick that could not evaluate schedules; null if it evaluated all that were due.';
-
-create or replace function durable._sweep_schedules(p_limit integer, p_now bigint)
-returns jsonb language plpgsql volatile
-as $$
-declare
-  v_fired integer;
-  v_queues text[];
-begin
-  if not exists (select from durable._schedules s where s.next_run_at <= p_now) then
-    return null;
-  end if;
-  select f.fired, f.queues into v_fired, v_queues from durable._fire_free_schedules(p_now, p_limit) f;
-  if v_fired = 0 then
-    return null;
-  end if;
-  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', v_fired, 'next_due_ms', durable._due_in(p_now),
-                            'more', true, 'hints', to_jsonb(v_queues), 'warning', durable._odd_schedules(p_now));
-end
-$$;
-comment on function durable._sweep_schedules(integer, bigint) is
-  'The answer of a tick that fired schedules; null if none was due, or other sweeps have them. In a transaction of its own, because the creation of promises may wait for a session that creates the same, and must hold nothing then.';
 
 create or replace function durable._left_schedules(p_now bigint)
 returns text[] language plpgsql stable
@@ -234,22 +127,6 @@ end
 $$;
 comment on function durable._left_schedules(bigint) is
   'Schedules that are due still after a sweep that fired none: other sessions have locked them, or create their promises. 20 at most, for the answer.';
-
-create or replace function durable._sweep_tests(p_limit integer, p_now bigint)
-returns jsonb language plpgsql volatile
-as $$
-declare
-  v_waits integer := durable._sweep_rows(p_limit, p_now);
-begin
-  if v_waits = 0 then
-    return null;
-  end if;
-  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'waits', v_waits, 'next_due_ms', durable._due_in(p_now),
-                            'more', true, 'hints', '[]'::jsonb);
-end
-$$;
-comment on function durable._sweep_tests(integer, bigint) is
-  'The answer of a tick that tested waits for rows; null if none was due. In a transaction of its own, because it reads tables of users, and must hold nothing then.';
 
 create or replace function durable._try_lock_due_promises(p_now bigint, p_limit integer, p_tried text[], p_missed bigint[])
 returns text[] language plpgsql volatile
@@ -295,7 +172,7 @@ begin
     v_due := case p_kind
       when 'deadline' then durable._try_lock_due_promises(p_now, p_limit - cardinality(ids), v_tried, heads)
       when 'cancellation' then durable._try_lock_overdue_cancels(p_now, p_limit - cardinality(ids), v_tried, heads)
-      when 'row' then durable._try_lock_reported_waits(p_limit - cardinality(ids), v_tried, heads) end;
+      when 'reported' then durable._try_lock_reported_waits(p_limit - cardinality(ids), v_tried, heads) end;
     exit when v_due = '{}';
     select * into v_chain from durable._try_lock_settlement(v_due) c;
     ids := ids || v_chain.ids;
@@ -347,7 +224,7 @@ declare
   v_due record;
   v_overdue record;
   v_reported record;
-  v_rows durable._row_outcome[];
+  v_outcomes durable._row_outcome[];
   v_ids text[];
   v_now bigint;
 begin
@@ -355,21 +232,21 @@ begin
   select * into v_overdue
   from durable._try_lock_due_settlements('cancellation', p_now, p_limit - cardinality(v_due.ids), v_due.ids, v_due.heads) d;
   select * into v_reported
-  from durable._try_lock_due_settlements('row', p_now, p_limit, v_due.ids || v_overdue.ids, v_overdue.heads) d;
-  v_rows := durable._row_wait_outcomes(v_reported.ids);
-  v_ids := v_due.ids || v_overdue.ids || array(select r.promise_id from unnest(v_rows) r);
+  from durable._try_lock_due_settlements('reported', p_now, p_limit, v_due.ids || v_overdue.ids, v_overdue.heads) d;
+  v_outcomes := durable._reported_outcomes(v_reported.ids);
+  v_ids := v_due.ids || v_overdue.ids || array(select r.promise_id from unnest(v_outcomes) r);
   v_now := durable._now_ms();
   queues := durable._settle(
     v_ids, array(select case when e = any (v_overdue.ids) then 'rejected_canceled' end from unnest(v_due.ids || v_overdue.ids) e)
-           || array(select r.state from unnest(v_rows) r),
+           || array(select r.state from unnest(v_outcomes) r),
     array_fill(null::jsonb, array[cardinality(v_ids)]),
     array(select (select durable._cancelled(durable._cancel_reason(h)) from durable._executions h
                   where h.execution = any (array(select t.execution from durable._tasks t
                                                  where t.id = any (v_overdue.ids) and t.id = e)))
-          from unnest(v_due.ids || v_overdue.ids) e) || array(select r.data::text from unnest(v_rows) r), v_now);
-  perform durable._forget_row_events(p_limit);
+          from unnest(v_due.ids || v_overdue.ids) e) || array(select r.data::text from unnest(v_outcomes) r), v_now);
+  perform durable._forget_reported(p_limit);
   ended := cardinality(v_ids);
-  full_batch := greatest(cardinality(v_due.ids || v_overdue.ids), cardinality(v_rows)) = p_limit;
+  full_batch := greatest(cardinality(v_due.ids || v_overdue.ids), cardinality(v_outcomes)) = p_limit;
   locked := durable._locked_ids(v_due.tasks || v_overdue.tasks || v_reported.tasks, v_reported.heads);
 end
 $$;
@@ -404,70 +281,6 @@ end
 $$;
 comment on function durable._sweep_expired_leases(bigint, integer) is
   'Revokes leases that were not renewed in time, or whose worker is gone, and forgets such workers. A lease from before the clock was set back ends one lease from now, unless it is renewed, so that none is endless. locked: as of _settle_due.';
-
-create or replace function durable._try_lock_sweep(p_now bigint)
-returns durable._retention language plpgsql volatile
-as $$
-declare
-  v_sweep durable._retention;
-begin
-  if (exists (select from durable._retention) and not exists (
-       select from durable._retention r where r.due_at not between p_now + 1 and p_now + 90000000))
-     or not pg_try_advisory_xact_lock(1685417579, 0) then
-    return null;
-  end if;
-  select * into v_sweep from durable._retention r
-  where r.due_at not between p_now + 1 and p_now + 90000000 order by r.due_at limit 1 for no key update skip locked;
-  if not exists (select from durable._retention r where r.subject = 'runs') then
-    insert into durable._retention (due_at, subject) values (p_now + 3600000, 'runs');
-  elsif v_sweep.subject = 'runs' then
-    insert into durable._retention (due_at, subject)
-    select p_now, s.subject
-    from (select exists (select from durable._objects) or exists (select from durable._claims) as there) o
-    cross join lateral (values
-      ('calls', o.there), ('objects', o.there),
-      ('callbacks', exists (select from durable._callbacks c where c.id <> '') and pg_try_advisory_xact_lock(1685417579, 1))
-    ) as s (subject, is_wanted)
-    where s.is_wanted
-    on conflict on constraint retention_pk do nothing;
-  end if;
-  return v_sweep;
-end
-$$;
-comment on function durable._try_lock_sweep(bigint) is
-  'The sweep of retention that is due for the longest time, or, after the clock was set back, in more than the longest pause; all null if none is, or another session is at one. Its row is written only under this advisory lock, which is tried. The sweeps of calls and objects begin where there are objects or claims; that of callbacks with the first of them, or here, if nobody has noted that one.';
-
-create or replace function durable._sweep_retention(p_now bigint)
-returns jsonb language plpgsql volatile
-as $$
-declare
-  v_sweep durable._retention := durable._try_lock_sweep(p_now);
-  v_part record;
-  v_problem text;
-begin
-  if v_sweep.subject is null then
-    return null;
-  end if;
-  begin
-    case v_sweep.subject
-      when 'runs' then select * into v_part from durable._sweep_runs(v_sweep.place, p_now) s;
-      when 'calls' then select * into v_part from durable._sweep_calls(v_sweep.place, p_now) s;
-      when 'objects' then select * into v_part from durable._sweep_objects(v_sweep.place, p_now) s;
-      when 'callbacks' then select s.*, null::jsonb as place into v_part from durable._sweep_callbacks(p_now) s;
-    end case;
-  exception when others or query_canceled then
-    -- the other sweeps, and the rest of the tick, go on
-    v_problem := format('%s (SQLSTATE %s)', sqlerrm, sqlstate);
-    select v_sweep.place as place, 600000::bigint as due_in, 0 as removed into v_part;
-  end;
-  update durable._retention r set place = v_part.place, due_at = p_now + v_part.due_in, problem = v_problem
-  where r.subject = v_sweep.subject;
-  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'removed', v_part.removed,
-                            'next_due_ms', durable._due_in(p_now), 'more', true, 'hints', '[]'::jsonb, 'problem', v_problem);
-end
-$$;
-comment on function durable._sweep_retention(bigint) is
-  'The answer of a tick that did one portion of one sweep of retention: of runs, of calls, of objects, or of callbacks of the older API; also if there was nothing to remove; null if none was due. A sweep that fails is left for ten minutes, and its problem is kept. In a transaction of its own: see durable._sweep_runs.';
 
 create or replace function durable.tick_v1(p_limit integer, p_schedules boolean default true)
 returns jsonb language plpgsql volatile
@@ -511,69 +324,3 @@ end
 $$ set lock_timeout = '1s';
 comment on function durable.tick_v1(integer, boolean) is
   'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, taking lost leases, and letting halted runs go on whose code is back, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ms until a worker that was found missing counts as gone, the ids that other sessions have locked, for which work was left out, a problem of its own, and a warning. In a copy that was not adopted it does nothing, and its problem says so.';
-
-create or replace function durable._sweep_for_people()
-returns jsonb language plpgsql volatile
-as $$
-declare
-  -- randomly if waits for rows are due too, because testing them needs a transaction without locks
-  v_fired jsonb := durable.tick_v1(500, not durable._rows_due(durable._now_ms()) or random() < 0.5);
-  v_answer jsonb := v_fired;
-begin
-  if (v_fired ->> 'schedules')::integer > 0 then
-    v_answer := durable.tick_v1(500, false);
-    v_answer := v_answer || jsonb_build_object('schedules', v_fired -> 'schedules',
-                                               'hints', (v_fired -> 'hints') || (v_answer -> 'hints'));
-  end if;
-  if v_answer -> 'hints' <> '[]' then
-    perform durable._hint('durable_ready', durable._now_ms());
-  end if;
-  return v_answer || jsonb_build_object('served', 0,
-    'more', (v_answer ->> 'more')::boolean or exists (select from durable.next_service_v1()));
-end
-$$;
-comment on function durable._sweep_for_people() is
-  'One bounded round of housekeeping, for both schedules and deadlines, with its hints.';
-
-create or replace function durable._serve_for_people()
-returns jsonb language plpgsql volatile
-as $$
-declare
-  v_answer jsonb;
-begin
-  v_answer := (select durable._serve(n.id) from durable.next_service_v1() n);
-  if v_answer is null then
-    -- every ready task is locked, or served by another session: this transaction has no locks
-    return durable._sweep_for_people();
-  end if;
-  if (v_answer ->> 'served')::integer > 0 then
-    perform durable._hint('durable_ready', durable._now_ms());
-    perform durable._hint('durable_settled', durable._now_ms());
-  end if;
-  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'next_due_ms', 0, 'more', true,
-                            'hints', coalesce(v_answer -> 'hints', '[]'), 'served', coalesce(v_answer -> 'served', '0'));
-end
-$$;
-comment on function durable._serve_for_people() is
-  'Serves one task, alone in its transaction: its locks must not be held while a sweep waits. Not pinned, because the function runs under the settings of the session.';
-
-create or replace function durable._tick()
-returns jsonb language plpgsql volatile
-as $$
-begin
-  -- randomly, so that a backlog of one kind never delays the other
-  if durable.services_due_v1() = 0 and not durable._paused() and random() < 0.75 then
-    return durable._serve_for_people();
-  end if;
-  return durable._sweep_for_people();
-end
-$$;
-comment on function durable._tick() is 'Serves one task of a service, or does one round of housekeeping.';
-
-create or replace function durable.tick()
-returns jsonb language sql volatile
-as $$ select durable._tick() $$;
-comment on function durable.tick() is
-  'For people and for pg_cron where no worker runs: serves one task of a service (durable.serve) or does one bounded round of housekeeping, for both schedules and deadlines. Call it again while it answers "more".';
-
-select durable._create_partitions();

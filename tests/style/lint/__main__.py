@@ -2,7 +2,7 @@
 
     python -m tests.style.lint          prints file:line: [rule] message; exit code 1 if any
 
-Lives here: running the rules of ``shape`` and ``places``. May not: rewrite SQL, connect, know
+Lives here: running the rules of ``shape``, ``places`` and ``hooks``. May not: rewrite SQL, connect, know
 PostgreSQL's types (``tests/style`` checks those in a live catalogue). Each rule has a test with a source that
 breaks it. Design: PL/pgSQL checks no name when a function is created, and readers overlook violations of
 "only this file does that". So these are rules about tokens. A rule yields (statement, line, message); its
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyengine.sources import Sources, found
-from tests.style.lint import places, shape
+from tests.style.lint import hooks, places, shape
 from tests.style.lint.inventory import Inventory, read
 
 __all__ = ["RULES", "Finding", "findings_in", "lint", "main"]
 
-RULES = {**shape.RULES, **places.RULES}
+RULES = {**shape.RULES, **places.RULES, **hooks.RULES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

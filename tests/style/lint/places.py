@@ -64,13 +64,13 @@ LOCKERS = frozenset({"locks", "side_rows", "try_locks"})
 # who writes verdicts, in settlement: for many promises, and for one run that nobody waits for
 SETTLERS = ("_settle_rows", "_settle_single")
 # files that make or drop partitions, or use tables or functions of users: none of it has a static form
-DYNAMIC = frozenset({"call_function", "tick", "removal", "retention", "watches", "row_waits"})
+DYNAMIC = frozenset({"call_function", "partitions", "removal", "retention", "watches", "row_waits"})
 # types that the grammar knows itself, so that no path is searched for them
 GRAMMAR = frozenset({"integer", "bigint", "smallint", "boolean", "real", "numeric", "interval"})
 # what a trigger calls the rows that its statement changed; such tables have no schema
 TRANSITION_TABLES = frozenset({"old_rows", "new_rows"})
 # files that must not let an error through: the envelope and the tick answer it, code of users may raise any
-CATCHERS = frozenset({"rpc", "watches", "row_waits", "services", "sql_steps", "tick"})
+CATCHERS = frozenset({"rpc", "watches", "row_waits", "services", "sql_steps", "partitions", "retention"})
 
 
 # files that write references to large values, or look at them

@@ -1,5 +1,5 @@
--- Retention: finds runs, promises and earlier generations that ended long ago and has them removed (26_removal.sql,
--- 28_generations.sql), remembers their ids for a while, and drops journal partitions that are empty.
+-- Retention: finds runs, promises and earlier generations that ended long ago and has them removed (75_time/26_removal.sql,
+-- 75_time/28_generations.sql), remembers their ids for a while, and drops journal partitions that are empty.
 
 create or replace function durable._ended_runs(
   p_before bigint, p_after bigint, p_limit integer, out roots text[], out generations bigint[], out last bigint)
@@ -114,22 +114,6 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 comment on function durable._purge(bigint, jsonb, integer) is
   'One portion of a purge: runs and earlier generations first, then promises without a run, from a position on. Answers the next position; null after the last portion.';
 
-create or replace function durable._begin_purge(p_older_than interval, p_most integer, p_place_fits boolean)
-returns bigint language plpgsql volatile
-as $$
-begin
-  if p_older_than is null or p_older_than < interval '0' or p_most is null or p_most < 1 then
-    perform durable._fail_invalid('A purge has an age (older_than => ''30 days'') and removes one row or more.');
-  elsif not p_place_fits then
-    perform durable._fail_invalid('A purge continues where the one before it ended (after => its more), or starts again (null).');
-  end if;
-  perform durable._check_may_lock();
-  return greatest(durable._now_ms() - durable._ms(p_older_than), 0);
-end
-$$;
-comment on function durable._begin_purge(interval, integer, boolean) is
-  'Checks the arguments of a purge and answers the instant before which what it removes has ended. p_place_fits: after has the form of its more. WF003 above READ COMMITTED, WF004.';
-
 create or replace function durable.purge(older_than interval, max_runs integer default 1000, after jsonb default null)
 returns table (runs integer, promises integer, generations integer, kept jsonb, more jsonb) language plpgsql volatile
 as $$
@@ -230,21 +214,6 @@ $$ set lock_timeout = '100ms';
 comment on function durable._move_rows(bigint, bigint) is
   'Moves the journals of the runs that remain in a partition which by its age should be empty into the partition of this week, if they are 100 or fewer, 20 at a time: task, then head, with SKIP LOCKED, so that no turn works on them. Answers how many.';
 
-create or replace function durable._partition_of(p_table regclass, p_bucket integer, p_alone boolean)
-returns oid language plpgsql stable
-as $$
-begin
-  return (
-    select c.oid from pg_catalog.pg_inherits i
-    join pg_catalog.pg_class c on c.oid = i.inhrelid
-    cross join lateral (select pg_get_expr(c.relpartbound, c.oid) as "values") b
-    where i.inhparent = p_table
-      and b."values" ~ format(case when p_alone then '^FOR VALUES IN [(]%s[)]$' else '[( ]%s[,)]' end, p_bucket));
-end
-$$;
-comment on function durable._partition_of(regclass, integer, boolean) is
-  'The partition of a table for a week, found by its bounds and not by its name, because it may have been created from outside. p_alone: it has no other week. Null if there is none.';
-
 create or replace function durable._is_empty_bucket(p_bucket integer)
 returns boolean language sql stable
 as $$
@@ -252,15 +221,6 @@ as $$
      and not exists (select from durable._journal_values v where v.bucket = p_bucket)
 $$;
 comment on function durable._is_empty_bucket(integer) is 'True if no journal of that week has a row any more.';
-
-create or replace function durable._may_alter_journal()
-returns boolean language sql stable
-as $$
-  select has_table_privilege(r.name, 'durable._journal', 'DELETE') or not has_schema_privilege(r.name, 'durable', 'USAGE')
-  from (select coalesce(nullif(current_setting('role'), 'none'), session_user) as name) r
-$$;
-comment on function durable._may_alter_journal() is
-  'Whether the session may have partitions made and dropped, asked where current_user is the owner of the schema: its role deletes journals, as workers do. A role that may not use the schema has come through a function of the owner, as SDKs do through their facade.';
 
 create or replace function durable._drop_partition()
 returns boolean language plpgsql volatile security definer
@@ -319,3 +279,86 @@ end
 $$;
 comment on function durable._sweep_runs(jsonb, bigint) is
   'One portion: removes trees and earlier generations by retention_days, or forgets ids, moves rows or drops a partition. Answers how many, the next place (null: from the start) and the ms until then. In a transaction of its own, because it reads tables of users, drops partitions, and has locked rows that it then kept, out of the order of locks.';
+
+create or replace function durable._sweep_callbacks(p_now bigint, out removed integer, out due_in bigint)
+language plpgsql volatile
+as $$
+declare
+  v_tasks text[] := durable._try_lock_free_tasks(array(
+    select distinct c.awaiter_id from durable._callbacks c where c.id <> '' and c.timeout_at <= p_now limit 500));
+begin
+  delete from durable._callbacks c where c.id <> '' and c.timeout_at <= p_now and c.awaiter_id = any (v_tasks);
+  get diagnostics removed = row_count;
+  if durable._offer_again(v_tasks, p_now) <> '{}' then
+    perform durable._hint('durable_ready', p_now);
+  end if;
+  due_in := coalesce((select least(greatest(min(c.timeout_at) - p_now, 1000), 60000) from durable._callbacks c where c.id <> ''
+                      having count(*) > 0), 3600000);
+end
+$$;
+comment on function durable._sweep_callbacks(bigint) is
+  'Drops callbacks that ran out, of 500 awaiters at most; an awaiter that has no other is offered again. A locked one is left to the next time, a second later. It comes each minute while there are any, because a callback may have come without a word to it, and else each hour.';
+
+create or replace function durable._try_lock_sweep(p_now bigint)
+returns durable._retention language plpgsql volatile
+as $$
+declare
+  v_sweep durable._retention;
+begin
+  if (exists (select from durable._retention) and not exists (
+       select from durable._retention r where r.due_at not between p_now + 1 and p_now + 90000000))
+     or not pg_try_advisory_xact_lock(1685417579, 0) then
+    return null;
+  end if;
+  select * into v_sweep from durable._retention r
+  where r.due_at not between p_now + 1 and p_now + 90000000 order by r.due_at limit 1 for no key update skip locked;
+  if not exists (select from durable._retention r where r.subject = 'runs') then
+    insert into durable._retention (due_at, subject) values (p_now + 3600000, 'runs');
+  elsif v_sweep.subject = 'runs' then
+    insert into durable._retention (due_at, subject)
+    select p_now, s.subject
+    from (select exists (select from durable._objects) or exists (select from durable._claims) as there) o
+    cross join lateral (values
+      ('calls', o.there), ('objects', o.there),
+      ('callbacks', exists (select from durable._callbacks c where c.id <> '') and pg_try_advisory_xact_lock(1685417579, 1))
+    ) as s (subject, is_wanted)
+    where s.is_wanted
+    on conflict on constraint retention_pk do nothing;
+  end if;
+  return v_sweep;
+end
+$$;
+comment on function durable._try_lock_sweep(bigint) is
+  'The sweep of retention that is due for the longest time, or, after the clock was set back, in more than the longest pause; all null if none is, or another session is at one. Its row is written only under this advisory lock, which is tried. The sweeps of calls and objects begin where there are objects or claims; that of callbacks with the first of them, or here, if nobody has noted that one.';
+
+create or replace function durable._sweep_retention(p_now bigint)
+returns jsonb language plpgsql volatile
+as $$
+declare
+  v_sweep durable._retention := durable._try_lock_sweep(p_now);
+  v_part record;
+  v_problem text;
+begin
+  if v_sweep.subject is null then
+    return null;
+  end if;
+  begin
+    case v_sweep.subject
+      when 'runs' then select * into v_part from durable._sweep_runs(v_sweep.place, p_now) s;
+      when 'calls' then select * into v_part from durable._sweep_calls(v_sweep.place, p_now) s;
+      when 'objects' then select * into v_part from durable._sweep_objects(v_sweep.place, p_now) s;
+      when 'callbacks' then select s.*, null::jsonb as place into v_part from durable._sweep_callbacks(p_now) s;
+    end case;
+  exception when others or query_canceled then
+    -- the other sweeps, and the rest of the tick, go on
+    v_problem := format('%s (SQLSTATE %s)', sqlerrm, sqlstate);
+    select v_sweep.place as place, 600000::bigint as due_in, 0 as removed into v_part;
+  end;
+  update durable._retention r set place = v_part.place, due_at = p_now + v_part.due_in, problem = v_problem
+  where r.subject = v_sweep.subject;
+  return jsonb_build_object('promises', 0, 'leases', 0, 'schedules', 0, 'removed', v_part.removed,
+                            'next_due_ms', durable._due_in(p_now), 'more', true, 'hints', '[]'::jsonb, 'problem', v_problem);
+end
+$$;
+comment on function durable._sweep_retention(bigint) is
+  'The answer of a tick that did one portion of one sweep of retention: of runs, of calls, of objects, or of callbacks of the older API; also if there was nothing to remove; null if none was due. A sweep that fails is left for ten minutes, and its problem is kept. In a transaction of its own: see durable._sweep_runs.';
