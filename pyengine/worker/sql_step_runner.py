@@ -6,7 +6,7 @@ the run (run_manager.py). Design: one statement calls the function and writes th
 attempt leaves both or nothing. Executed again it returns what is recorded and calls nothing, so an attempt
 whose answer was lost is simply repeated. An error of the function is the step's error, which a turn records;
 an error of the engine around it says that the lease is lost, or that the journal holds something that the
-coroutine has not seen.
+coroutine has not seen. Time that passes on a session that the network has lost is not the function's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import asyncpg
 from pyengine import clock
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s
 from pyengine.database.pool import ConnectionPool
-from pyengine.database.sessions import stopped
+from pyengine.database.sessions import answers, stopped
 from pyengine.database.statements.sql_functions import SQL_STEP
 from pyengine.definitions.sql_errors import sql_error
 from pyengine.definitions.sql_steps import SqlStep
@@ -44,6 +44,14 @@ _USERS = "durable.user"
 _CONFLICTS = frozenset({"40001", "40P01"})
 _BUSY, _CANCELED, _LOST, _STALE = "55P03", "57014", "WF002", "WF006"
 _TICK_S = 0.005
+_SILENT_MAX = 3
+
+
+class _Silent(ConnectionError):
+    """The time is over, and the server does not answer on the connection: it may not have got the statement.
+
+    A function that does not let itself be stopped looks the same, so it is believed a few times only.
+    """
 
 
 class SqlStepRunner:
@@ -73,7 +81,7 @@ class SqlStepRunner:
         timeout_ms = attempt.call.step.timeout_ms
         # without the time that it waits for connections
         left_s = _UNLIMITED_S if timeout_ms is None else timeout_ms / 1000
-        failures = 0
+        failures = silent = 0
         while attempt.wanted:
             try:
                 async with self._links.taken() as link:
@@ -82,6 +90,13 @@ class SqlStepRunner:
                 self._slots.too_many(error.message)
                 if run.waits_only_for(attempt):
                     return AttemptDeferred(attempt)
+                continue
+            except _Silent:
+                attempt.started_s = 0.0
+                silent += 1
+                if silent == _SILENT_MAX:
+                    raise too_long(attempt.call) from None
+                await clock.sleep(backoff_s(silent))
                 continue
             if event is not None:
                 return event
@@ -105,6 +120,8 @@ class SqlStepRunner:
             text = await self.execute(link, run, attempt, seen, left_s)
         except EngineError as error:
             spent_s = clock.monotonic() - began_s
+            if isinstance(error.__cause__, _Silent):
+                raise error.__cause__ from None
             meaning = _meaning(error, attempt, over=spent_s >= left_s - _TICK_S)
             logger.debug("sql step %s of run %s: %s", attempt.call.name, attempt.run_id, error.message)
             if meaning == "lost":
@@ -122,7 +139,7 @@ class SqlStepRunner:
         """Execute the statement, and return the run's journal from where the coroutine was.
 
         Raises:
-            EngineError: it failed, or took longer than `timeout_s`.
+            EngineError: it failed, or took longer than `timeout_s`; caused by `_Silent` if nothing is known.
         """
         call = attempt.call
         param = _sql_step_of(attempt).sent_arguments(call.param, f"{attempt.run_id}.{call.child}")
@@ -131,8 +148,14 @@ class SqlStepRunner:
         async def execute(conn: Any) -> str:
             try:
                 answer: str = await conn.fetchval(SQL_STEP.sql, *given, timeout=timeout_s)
-            except (asyncio.CancelledError, TimeoutError):
+            except asyncio.CancelledError:
                 await stopped(conn)
+                raise
+            except TimeoutError as error:
+                await stopped(conn)
+                if error.errno is None and not await answers(conn):
+                    conn.terminate()
+                    raise _Silent("the server does not answer") from None
                 raise
             return answer
 

@@ -39,7 +39,7 @@ class Cable:
     def __init__(self, node: Place) -> None:
         self.node = node
         self.silent = False
-        self._lost = threading.Event()
+        self._lost: dict[int, threading.Event] = {}
         self._ended = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._cut = False
@@ -83,12 +83,17 @@ class Cable:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
-    def lose(self) -> None:
+    def lose(self, port: int | None = None) -> None:
         """Carry nothing more for the connections that there are. The server gives them up after a while, as
         by its keepalives; the client, whose packets are still acknowledged, only after much longer.
+
+        Args:
+            port: of the client, if it is one connection only.
         """
-        lost, self._lost = self._lost, threading.Event()
-        lost.set()
+        with self._lock:
+            losses = [*self._lost.values()] if port is None else [self._lost[port]]
+        for lost in losses:
+            lost.set()
 
     def mend(self) -> None:
         """Take connections again."""
@@ -103,11 +108,12 @@ class Cable:
                     continue
                 with self._lock:
                     self._ends.append(near)
+                    self._lost[near.getpeername()[1]] = threading.Event()
                 if not self.silent:
                     threading.Thread(target=self._carry, args=(near,), daemon=True).start()
 
     def _carry(self, near: socket.socket) -> None:
-        far, lost = socket.socket(socket.AF_UNIX), self._lost
+        far, lost = socket.socket(socket.AF_UNIX), self._lost[near.getpeername()[1]]
         with suppress(OSError, ValueError), near, far, selectors.DefaultSelector() as both:
             host, port = self.node.place
             far.connect(f"{host}/.s.PGSQL.{port}")
