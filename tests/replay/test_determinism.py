@@ -217,3 +217,11 @@ def test_one_table() -> None:
             with contextlib.suppress(ModuleNotFoundError):  # the method of a class
                 getattr(importlib.import_module(module), name.rpartition(".")[2], None)
             assert rules._loaded(name.split(".")) is not None, name
+
+
+def test_methods_that_change_or_touch_files_are_those_of_python() -> None:
+    """A method is one of them if what cannot be changed, or is no path of a machine, does not have it."""
+    assert {"append", "rotate", "update", "popitem", "subtract"} <= rules.MUTATING_METHODS
+    assert not {"copy", "count", "get", "items", "union"} & rules.MUTATING_METHODS
+    assert {"read_text", "is_fifo", "replace", "walk"} <= rules.PATH_METHODS
+    assert not {"as_posix", "absolute", "joinpath", "with_suffix"} & rules.PATH_METHODS

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import Any, Final
 
 from pyengine.loop.restrictions import HTTP, LOOP_METHODS, STEP
@@ -107,69 +109,16 @@ _CALLS: Final[Mapping[str, str]] = {
 ATTRIBUTES: Final[Mapping[str, str]] = dict.fromkeys(("os.environ", "os.environb"), _READ)
 """Objects that code need not call: reading or writing them is enough."""
 
-PATH_METHODS: Final = frozenset(
-    {
-        "chmod",
-        "exists",
-        "glob",
-        "group",
-        "hardlink_to",
-        "is_dir",
-        "is_file",
-        "is_mount",
-        "is_socket",
-        "is_symlink",
-        "iterdir",
-        "lchmod",
-        "lstat",
-        "mkdir",
-        "open",
-        "owner",
-        "read_bytes",
-        "read_text",
-        "readlink",
-        "rename",
-        "replace",
-        "rglob",
-        "rmdir",
-        "samefile",
-        "stat",
-        "symlink_to",
-        "touch",
-        "unlink",
-        "walk",
-        "write_bytes",
-        "write_text",
-    }
-)
-"""Methods of a `pathlib.Path` that touch the file system."""
+PATH_METHODS: Final = {*dir(Path), "walk"} - {
+    *dir(PurePath),
+    *("absolute", "cwd", "expanduser", "from_uri", "home", "resolve"),
+}
+"""Methods of a `pathlib.Path` that touch the file system: those that a pure path has not."""
 
-MUTATING_METHODS: Final = frozenset(
-    {
-        "add",
-        "append",
-        "appendleft",
-        "clear",
-        "difference_update",
-        "discard",
-        "extend",
-        "extendleft",
-        "insert",
-        "intersection_update",
-        "pop",
-        "popitem",
-        "popleft",
-        "remove",
-        "reverse",
-        "rotate",
-        "setdefault",
-        "sort",
-        "subtract",
-        "symmetric_difference_update",
-        "update",
-    }
-)
-"""Methods by which a list, dict, set or deque changes."""
+MUTATING_METHODS: Final = {*dir(list), *dir(dict), *dir(set), *dir(deque), "subtract"} - {
+    *(*dir(tuple), *dir(frozenset), *dir(MappingProxyType), "fromkeys", "maxlen"),
+}
+"""Methods by which a list, dict, set or deque changes: those that what cannot be changed has not."""
 
 SET_ORDER: Final = "sorted(...), since a set of texts has another order in each process"
 IDENTITIES: Final = "a name or a number of your own, since addresses differ at each replay"
