@@ -16,7 +16,6 @@ from uuid import UUID
 import msgspec
 
 from pyengine.definitions.definition import StepDef, WorkflowDef
-from pyengine.definitions.remote_calls import RemoteCall
 from pyengine.errors import ForbiddenInWorkflow, InvalidRequest
 from pyengine.protocol.rules import RULES
 from pyengine.values.codec import TypeCodec
@@ -168,7 +167,9 @@ class WorkflowRuntime(Protocol):
         self, annotation: Any, *, timeout_ms: int | None, name: str, key: str | None = None
     ) -> Any: ...
 
-    def call_remote(self, call: RemoteCall, annotation: Any, timeout_ms: int | None) -> Any: ...
+    def call_remote(
+        self, name: str, *, target: str, param: str, annotation: Any, timeout_ms: int | None
+    ) -> Any: ...
 
     def adopt(self, annotation: Any, promise_id: str) -> Any: ...
 

@@ -1,6 +1,6 @@
 """Calls of functions in other languages: `ctx.rpc`.
 
-Lives here: the call as its envelope has it, and the check of its parts. May not: an address that is resolved,
+Lives here: the text of a call, and the check of its parts. May not: an address that is resolved,
 the base64 around it (the schema does both). The theory: the other side reads JSON by the rules of its
 language, so arguments are JSON that every language reads alike: no NaN, and no integer that JavaScript cuts
 unless the caller says that the other side can read it.
@@ -18,7 +18,7 @@ from pyengine.values.codec import UNWRITABLE, refuse_deep, refuse_non_finite, un
 from pyengine.values.shapes import PLAIN
 from pyengine.values.texts import is_text
 
-__all__ = ["RemoteCall", "remote_call"]
+__all__ = ["remote_param"]
 
 # the schema has the complete rule, and halts a run that asks for another address
 _TARGET = re.compile(r"(?i:poll|https?|sql)://\S+|[^/@:\s]+")
@@ -28,21 +28,7 @@ _TARGET_BYTES_MAX = 1024
 _VERSION_MAX = (1 << 31) - 1
 
 
-class RemoteCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a function of another language.
-
-    Args:
-        target: address of the processes that serve it, as written in the code.
-        function: its name there.
-        param: JSON text of the call.
-    """
-
-    target: str
-    function: str
-    param: str
-
-
-def remote_call(
+def remote_param(
     target: str,
     function: str,
     args: tuple[Any, ...],
@@ -50,8 +36,8 @@ def remote_call(
     *,
     version: int,
     large_integers: bool,
-) -> RemoteCall:
-    """Return a call after checking its parts.
+) -> str:
+    """Return the JSON text of a call, after checking its parts.
 
     Raises:
         InvalidRequest: target, name or version is wrong, or an integer is too large for other languages.
@@ -82,7 +68,7 @@ def remote_call(
             f"{subject}: an integer above 2^53 loses digits in other languages",
             hint="send it as a text, or say large_integers=True if the function is written in Python",
         )
-    return RemoteCall(target=target, function=function, param=packed.decode())
+    return packed.decode()
 
 
 def _check_text(text: object, bytes_max: int, what: str, hint: str) -> None:

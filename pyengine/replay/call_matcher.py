@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from pyengine.definitions.current_run import RunInfo
 from pyengine.definitions.definition import StepDef, WorkflowDef
-from pyengine.definitions.remote_calls import RemoteCall
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
 from pyengine.loop.awaitables import Call, CallKind, ReceiveCall, TimedReceive
@@ -250,22 +249,24 @@ class CallMatcher:
         command = AwaitRow(child=child, name=name, hash=digest, key=key, timeout_ms=timeout_ms)
         return self._promise(codec, command, digest, key)
 
-    def call_remote(self, call: RemoteCall, annotation: Any, timeout_ms: int | None) -> Call:
-        """Return the call of a function of another language."""
-        sequence, name = self.sequence, call.function
+    def call_remote(
+        self, name: str, *, target: str, param: str, annotation: Any, timeout_ms: int | None
+    ) -> Call:
+        """Return the call of a function that other processes serve, with its arguments as JSON text."""
+        sequence = self.sequence
         if sequence.restricted and (dead := sequence.admit("remote call", name)) is not None:
             return dead
-        self._codec.check_size(len(call.param), f"the input of {name}, called by run {self.run.id}")
-        digest = input_hash(name, call.param)
+        self._codec.check_size(len(param), f"the input of {name}, called by run {self.run.id}")
+        digest = input_hash(name, param)
         command = CallRemote(
             child=sequence.next_child,
             name=name,
-            target=call.target,
+            target=target,
             hash=digest,
-            param=call.param,
+            param=param,
             timeout_ms=timeout_ms,
         )
-        return self._promise(type_codec(annotation), command, digest, call.param, kind="remote call")
+        return self._promise(type_codec(annotation), command, digest, param, kind="remote call")
 
     def adopt(self, annotation: Any, promise_id: str) -> Call:
         """Return the call of a promise that the run did not make.

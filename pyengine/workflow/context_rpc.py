@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, cast, overload
 
 from pyengine.definitions.current_run import within_run
-from pyengine.definitions.remote_calls import remote_call
+from pyengine.definitions.remote_calls import remote_param
 from pyengine.definitions.retry import Duration, optional_limit
 from pyengine.workflow.handles import DurablePromise
 
@@ -88,6 +88,9 @@ class ContextRpc:
             TimeoutError: it took too long.
         """
         within = within_run("rpc()", "a client of that SDK")
-        call = remote_call(target, function, args, kwargs, version=version, large_integers=large_integers)
+        param = remote_param(target, function, args, kwargs, version=version, large_integers=large_integers)
         timeout_ms = optional_limit(timeout, what="ctx.rpc")
-        return cast("DurablePromise[Any]", within.call_remote(call, type, timeout_ms))
+        call = within.call_remote(
+            function, target=target, param=param, annotation=type, timeout_ms=timeout_ms
+        )
+        return cast("DurablePromise[Any]", call)

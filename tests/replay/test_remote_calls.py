@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyengine import ctx
-from pyengine.definitions.remote_calls import remote_call
+from pyengine.definitions.remote_calls import remote_param
 from pyengine.definitions.signatures import Signature
 from pyengine.errors import EncodeError, InvalidRequest, RemoteError, RunCancelled
 from pyengine.protocol.commands import CallRemote
@@ -86,7 +86,7 @@ def test_data_of_an_error_without_a_class() -> None:
 
 def call(*args: Any, target: Any = "poll://any@g", function: Any = "f", **options: Any) -> dict[str, Any]:
     """The call as the other side reads it."""
-    found = remote_call(
+    param = remote_param(
         target,
         function,
         args,
@@ -94,8 +94,8 @@ def call(*args: Any, target: Any = "poll://any@g", function: Any = "f", **option
         version=options.pop("version", 1),
         large_integers=options.pop("large", False),
     )
-    assert (found.target, found.function) == (target, function)
-    read: dict[str, Any] = json.loads(found.param)
+    read: dict[str, Any] = json.loads(param)
+    assert read["func"] == function
     return read
 
 
