@@ -89,6 +89,7 @@ class EngineError(Exception):
     """
 
     sqlstate: ClassVar[str | None] = None
+    is_final: ClassVar[bool] = False  # whether a workflow that fails with it is not tried again
     _defaults: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -413,8 +414,7 @@ class RemoteError(EngineError):
 class Evicted(BaseException):
     """The coroutine is being discarded; the run itself continues elsewhere or later.
 
-    It derives from BaseException, like GeneratorExit, so that user code that catches Exception does not
-    handle it as an error of a step. It is never recorded.
+    It derives from BaseException, so `except Exception` in user code lets it pass. It is never recorded.
     """
 
 

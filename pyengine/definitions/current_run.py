@@ -7,7 +7,7 @@ machine's (replay/call_matcher.py), so that steps and `ctx` need not import it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol
@@ -182,10 +182,6 @@ class WorkflowRuntime(Protocol):
     def shield(self, timeout_s: float | None) -> AbstractAsyncContextManager[None]: ...
 
     def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn: ...
-
-    def on_failure(
-        self, undo: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None: ...
 
     def sleep(self, duration_ms: int) -> Coroutine[Any, Any, Any]: ...
 

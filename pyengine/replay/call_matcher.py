@@ -18,7 +18,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, NoReturn
 
-from pyengine.definitions.current_run import RunInfo
+from pyengine.definitions.current_run import RunInfo, within_run
 from pyengine.definitions.definition import StepDef, WorkflowDef
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
@@ -38,8 +38,8 @@ from pyengine.protocol.commands import (
 )
 from pyengine.protocol.journal import SCHEDULING_STEPS, RowType
 from pyengine.replay.call_sequence import NOTHING, CallSequence, Match
-from pyengine.replay.compensation import Compensations
 from pyengine.replay.completions import read_into
+from pyengine.replay.extensions import Compensating
 from pyengine.replay.history import History, describe_call
 from pyengine.replay.join_sets import JoinSet
 from pyengine.replay.pending_steps import PendingStep
@@ -50,7 +50,7 @@ from pyengine.replay.transaction import Transaction
 from pyengine.replay.transaction_log import Transactions
 from pyengine.values.codec import Codec, TypeCodec, input_hash, type_codec
 
-__all__ = ["CallMatcher", "ContinueAsNewRequest"]
+__all__ = ["CallMatcher", "ContinueAsNewRequest", "matcher_within"]
 
 _WHOLE_STEPS = frozenset({RowType.STEP_COMPLETED, RowType.STEP_FAILED})
 
@@ -104,7 +104,7 @@ class CallMatcher:
         self.new_steps: list[int] = []
         self.given_up: list[int] = []
         self.transactions = Transactions(self.sequence, codec)
-        self.compensations: Compensations | None = None
+        self.compensations: Compensating | None = None
         self.progress: ProgressSetter | None = None
         self._workflow = workflow
         self._history = history
@@ -366,14 +366,6 @@ class CallMatcher:
         self._codec.check_size(len(text.encode()), f"the input of run {self.run.id}, continued as new")
         raise ContinueAsNewRequest(text)
 
-    def on_failure(
-        self, undo: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Register a call that is made if the run fails or is cancelled."""
-        if self.compensations is None:
-            self.compensations = Compensations(self.loop)
-        self.compensations.add(undo, args, kwargs)
-
     def set_progress(self, done: float, total: float | None, note: str | None) -> None:
         """Set the progress of the run."""
         self._progress().set_progress(done, total, note)
@@ -467,3 +459,18 @@ class CallMatcher:
         return sequence.match_unrecorded(
             row, "timer", lambda: StartTimer(child=child, duration_ms=duration_ms(), name=limits)
         )
+
+
+def matcher_within(method: str, instead: str) -> CallMatcher:
+    """Return the calls of the run whose workflow code is running, for the part of `ctx` that a feature adds.
+
+    Args:
+        method: method of `ctx`, for the error.
+        instead: the alternative elsewhere, for the error.
+
+    Raises:
+        InvalidRequest: this is no workflow code.
+    """
+    within = within_run(method, instead)
+    assert isinstance(within, CallMatcher)
+    return within

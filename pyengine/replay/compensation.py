@@ -17,12 +17,15 @@ from pyengine.definitions.registry import Step, Workflow
 from pyengine.errors import EngineError
 from pyengine.loop.event_loop import DeterministicLoop
 from pyengine.loop.shield import ShieldScope
+from pyengine.replay.call_matcher import CallMatcher
 
-__all__ = ["CompensationFailed", "Compensations"]
+__all__ = ["CompensationFailed", "Compensations", "compensations_of"]
 
 
 class CompensationFailed(EngineError):
     """A run failed or was cancelled, and undoing what it had done failed too; its own error is the cause."""
+
+    is_final = True
 
 
 class Compensations:
@@ -81,6 +84,14 @@ class Compensations:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+
+
+def compensations_of(matcher: CallMatcher) -> Compensations:
+    """Return the compensations of a run, which are made at their first use."""
+    found = matcher.compensations
+    if not isinstance(found, Compensations):
+        found = matcher.compensations = Compensations(matcher.loop)
+    return found
 
 
 def _name(undo: Callable[..., Any]) -> str:

@@ -44,7 +44,6 @@ from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.call_matcher import CallMatcher, ContinueAsNewRequest
 from pyengine.replay.call_sequence import describe_end
 from pyengine.replay.cancellation import REPEATS_MAX, Cancellation
-from pyengine.replay.compensation import CompensationFailed
 from pyengine.replay.completions import complete, fire_at_ms
 from pyengine.replay.divergence import refusal
 from pyengine.replay.history import History, add_outcomes
@@ -404,7 +403,7 @@ class Replay:
     def _next_attempt(self, error: BaseException) -> End:
         """Return how code that failed ends: as failed, or to be tried again by the policy of its workflow."""
         failure = self._failed(error)
-        if isinstance(error, CompensationFailed):
+        if isinstance(error, EngineError) and error.is_final:
             return failure
         delay_ms = self.workflow.retry.delay_ms(self.run.attempt, error, self._randomness)
         if delay_ms is None:

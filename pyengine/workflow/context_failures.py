@@ -1,7 +1,7 @@
 """The part of `ctx` about failures: compensations, and the attempts of a whole run.
 
-Lives here: `ctx.on_failure` and `ctx.attempt`. May not: a decision; both ask the run that the code belongs to
-(definitions/current_run.py).
+Lives here: `ctx.on_failure` and `ctx.attempt`. May not: a decision; both ask the run that the code belongs
+to.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any, ParamSpec
 
 from pyengine.definitions.current_run import within_run
 from pyengine.errors import InvalidRequest
+from pyengine.replay.call_matcher import matcher_within
+from pyengine.replay.compensation import compensations_of
 
 __all__ = ["ContextFailures"]
 
@@ -44,9 +46,9 @@ class ContextFailures:
             InvalidRequest: the arguments do not fit its signature.
             EncodeError: an argument cannot be recorded.
         """
-        within = within_run("on_failure()", "try and except")
+        matcher = matcher_within("on_failure()", "try and except")
         if not callable(undo):
             raise InvalidRequest(
                 f"ctx.on_failure takes a step, not {undo!r}", hint="ctx.on_failure(refund, payment)"
             )
-        within.on_failure(undo, args, kwargs)
+        compensations_of(matcher).add(undo, args, kwargs)
