@@ -54,6 +54,7 @@ def index(conn: Connection, part: Part, limits: Limits) -> None:
             conn.execute(unfinished.encode())
         conn.execute(made.text.encode())
     finally:
-        conn.execute("reset lock_timeout; reset statement_timeout")
+        if not conn.broken:
+            conn.execute("reset lock_timeout; reset statement_timeout")
     with conn.transaction():
         conn.execute(f"{SESSION}{record.text}".encode())
