@@ -51,6 +51,18 @@ where a.pid <> pg_catalog.pg_backend_pid() and a.xact_start is not null and exis
   where l.pid = a.pid and l.granted and c.relnamespace = pg_catalog.to_regnamespace(%s) and c.relname = %s)
 order by a.xact_start limit 3
 """
+# locks of prepared transactions have no process: what they have in common is a number of their own
+_PREPARED = """
+select x.gid, extract(epoch from clock_timestamp() - x.prepared)::float8, pg_catalog.quote_literal(x.gid)
+from pg_catalog.pg_prepared_xacts x
+where x.database = pg_catalog.current_database() and exists (
+  select from pg_catalog.pg_locks t
+  join pg_catalog.pg_locks l on l.pid is null and l.virtualtransaction = t.virtualtransaction
+  join pg_catalog.pg_class c on c.oid = l.relation
+  where t.pid is null and t.locktype = 'transactionid' and t.transactionid = x.transaction
+    and c.relnamespace = pg_catalog.to_regnamespace(%s) and c.relname = %s)
+order by x.prepared limit 3
+"""
 _DEADLOCK = "select setting::float8 / 1000 from pg_catalog.pg_settings where name = 'deadlock_timeout'"
 
 
@@ -74,7 +86,8 @@ class Waiting:
     Args:
         part: names of its steps, or functions and views.
         relation: the table or view.
-        holders: sessions that hold a lock on it: process id, name, state and the age of their transaction.
+        holders: sessions that hold a lock on it: process id, name, state and the age of their transaction;
+            and prepared transactions, which have no session.
         tries: how many there were.
     """
 
@@ -191,4 +204,10 @@ def _holders(conn: Connection, relation: str) -> tuple[str, ...]:
     # what a transaction has seen of the sessions once does not change otherwise
     conn.execute("select pg_catalog.pg_stat_clear_snapshot()")
     rows = conn.execute(_HOLDERS, (SCHEMA, relation)).fetchall()
-    return tuple(f"pid {pid} ({name}, {state} for {age:.1f} s)" for pid, name, state, age in rows)
+    sessions = [f"pid {pid} ({name}, {state} for {age:.1f} s)" for pid, name, state, age in rows]
+    rows = conn.execute(_PREPARED, (SCHEMA, relation)).fetchall()
+    prepared = [
+        f"the prepared transaction {gid} (for {age:.1f} s; to end it: rollback prepared {quoted})"
+        for gid, age, quoted in rows
+    ]
+    return (*prepared, *sessions)

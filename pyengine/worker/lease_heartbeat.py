@@ -149,7 +149,7 @@ async def hello_when_adopted(
     Raises:
         EngineError: it failed.
     """
-    warned: set[int] = set()
+    warned: set[tuple[int, str]] = set()
     while True:
         try:
             answer = await send_hello(link, hello)
@@ -166,16 +166,18 @@ async def hello_when_adopted(
             return answer
 
 
-async def _warn_of_holders(link: ReconnectingConnection | ConnectionPool, warned: set[int]) -> None:
-    """Log who has locked tables that a worker needs at its start; each session once."""
+async def _warn_of_holders(
+    link: ReconnectingConnection | ConnectionPool, warned: set[tuple[int, str]]
+) -> None:
+    """Log who has locked tables that a worker needs at its start; each transaction once."""
     try:
         holders = msgspec.json.decode(await link.run(HOLDERS_OF_TABLES), type=list[Holder])
     except EngineError as error:
         logger.debug("holders: %s", error.message)
         return
     for holder in holders:
-        if holder.pid not in warned:
-            warned.add(holder.pid)
+        if holder.key not in warned:
+            warned.add(holder.key)
             logger.warning("the worker waits to start: table %s is locked by %s", holder.id, holder)
 
 

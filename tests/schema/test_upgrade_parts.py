@@ -287,6 +287,44 @@ def test_patience_ends(tree: Tree, locked: psycopg.Connection[tuple[object, ...]
     assert tree.install().applied == ("0003_expand_boxes_add_colour",)
 
 
+def test_a_prepared_transaction_is_named(tree: Tree, locked: psycopg.Connection[tuple[object, ...]]) -> None:
+    """It has no session any more, so it is named by what ends it."""
+    gid = f"it's {locked.info.dbname}"
+    quoted = gid.replace("'", "''")
+    tree.write(
+        "migrations/0002_expand_boxes_add_colour.sql", "alter table durable._boxes add column colour text;"
+    )
+    locked.execute(f"prepare transaction '{quoted}'".encode())
+    try:
+        with pytest.raises(Unavailable) as error:
+            migrate.migrate(tree.dsn, sources=tree.sources, limits=Limits(wait_s=0.0))
+        assert f"held by the prepared transaction {gid} (" in str(error.value)
+        assert f"rollback prepared '{quoted}'" in str(error.value)
+    finally:
+        tree.run(f"rollback prepared '{quoted}'")
+
+
+def test_a_session_that_ends_while_an_index_is_made(
+    tree: Tree, locked: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """The error says what ended it, not that its settings could not be reset."""
+    tree.write(
+        "migrations/0002_index_boxes_by_id.sql",
+        "create index boxes_by_id on durable._boxes (id);\n"
+        "comment on index durable.boxes_by_id is 'Serves.';",
+    )
+    end = (
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity where wait_event_type = 'Lock' "
+        "and datname = current_database() and query like 'create index%'"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(tree.install)
+        while tree.run(end) == [(0,)]:
+            time.sleep(0.01)
+        with pytest.raises(Exception, match="administrator command"):
+            running.result()
+
+
 def test_an_index_is_made_beside_writers(tree: Tree, locked: psycopg.Connection[tuple[object, ...]]) -> None:
     """A step of the phase index waits for open transactions and blocks nobody; one that was left unfinished
     is made again, and a new database has it too."""

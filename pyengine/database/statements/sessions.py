@@ -128,8 +128,9 @@ OWN_WITHIN = {
 }
 """By the purpose of a connection: those that each transaction sets in a shared session, whatever that has."""
 
+_AGAINST_ALL = "('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
 HOLDERS_OF_TABLES = Procedure(
-    signature="() -> json [{id: tables, pid, user, state, age_ms, query}]: who has locked our tables",
+    signature="() -> json [{id: tables, pid, user, state, age_ms, query, prepared}]: who has locked ours",
     sql=(
         "select coalesce(json_agg(to_json(h)), '[]')::text "
         "from (select string_agg(distinct c.relname, ', ') as id, a.pid, coalesce(a.usename, '') as user, "
@@ -137,13 +138,25 @@ HOLDERS_OF_TABLES = Procedure(
         # of sessions of other roles the type is hidden, as durable._session has it
         "case when a.backend_type is null then '' else coalesce(a.query, '') end as query, "
         "case when a.backend_type is null then -1 "
-        "else coalesce(extract(epoch from clock_timestamp() - a.xact_start) * 1000, 0) end::bigint as age_ms "
+        "else coalesce(extract(epoch from clock_timestamp() - a.xact_start) * 1000, 0) end::bigint "
+        "as age_ms, '' as prepared "
         "from pg_locks l join pg_class c on c.oid = l.relation and c.relnamespace = 'durable'::regnamespace "
         "join pg_database d on d.oid = l.database and d.datname = current_database() "
         "join pg_stat_activity a on a.pid = l.pid "
-        "where l.granted and l.pid <> pg_backend_pid() and l.locktype = 'relation' and l.mode in "
-        "('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') "
-        "group by a.pid, a.usename, a.state, a.query, a.xact_start, a.backend_type) as h"
+        "where l.granted and l.pid <> pg_backend_pid() and l.locktype = 'relation' "
+        f"and l.mode in {_AGAINST_ALL} "
+        "group by a.pid, a.usename, a.state, a.query, a.xact_start, a.backend_type "
+        # its locks have no process: what they have in common is a number of their own
+        "union all select string_agg(distinct c.relname, ', '), 0, x.owner, 'prepared', '', "
+        "(extract(epoch from clock_timestamp() - x.prepared) * 1000)::bigint, x.gid "
+        "from pg_prepared_xacts x "
+        "join pg_locks t "
+        "on t.pid is null and t.locktype = 'transactionid' and t.transactionid = x.transaction "
+        "join pg_locks l on l.pid is null and l.locktype = 'relation' "
+        "and l.virtualtransaction = t.virtualtransaction "
+        "join pg_class c on c.oid = l.relation and c.relnamespace = 'durable'::regnamespace "
+        f"where x.database = current_database() and l.mode in {_AGAINST_ALL} "
+        "group by x.gid, x.owner, x.prepared) as h"
     ),
 )
 
