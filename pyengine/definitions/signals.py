@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 
+from pyengine.definitions.json_schema import json_schema
 from pyengine.errors import InvalidRequest
 from pyengine.values.codec import TypeCodec, type_codec
-from pyengine.values.json_schema import json_schema
 from pyengine.values.texts import is_text
 
 if TYPE_CHECKING:

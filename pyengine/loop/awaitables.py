@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import CodeType, TracebackType
 from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 
-from pyengine.loop.event_loop import DeterministicFuture, DeterministicLoop
+from pyengine.loop.event_loop import DeterministicLoop
+from pyengine.loop.futures import DeterministicFuture
 from pyengine.values.codec import TypeCodec
 
 __all__ = [

@@ -39,15 +39,7 @@ from pyengine.loop.futures import (
     close_coroutine,
 )
 
-__all__ = [
-    "DeterministicFuture",
-    "DeterministicLoop",
-    "DeterministicTask",
-    "TimerToken",
-    "Timers",
-    "UnhandledError",
-    "loop_version",
-]
+__all__ = ["DeterministicLoop", "loop_version"]
 
 loop_version: Final = "1"  # part of the code digest: raise it when the order of callbacks changes
 

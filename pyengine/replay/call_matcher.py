@@ -23,7 +23,8 @@ from pyengine.definitions.definition import StepDef, WorkflowDef
 from pyengine.definitions.retry import Randomness, policy_text
 from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
 from pyengine.loop.awaitables import Call, CallKind, ReceiveCall, TimedReceive
-from pyengine.loop.event_loop import DeterministicLoop, TimerToken
+from pyengine.loop.event_loop import DeterministicLoop
+from pyengine.loop.futures import TimerToken
 from pyengine.loop.several import CompletionIterator, First, Gathering, Outcomes
 from pyengine.loop.shield import ShieldScope
 from pyengine.protocol.commands import (

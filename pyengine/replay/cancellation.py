@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from pyengine.loop.event_loop import DeterministicTask
+from pyengine.loop.futures import DeterministicTask
 from pyengine.protocol.journal import Row
 from pyengine.replay.call_matcher import CallMatcher
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from pyengine.errors import InvalidRequest
 from pyengine.loop.awaitables import Call, next_order
-from pyengine.loop.event_loop import DeterministicFuture
+from pyengine.loop.futures import DeterministicFuture
 from pyengine.protocol.commands import Intend, Submit, Take
 from pyengine.replay.call_sequence import CallSequence
 

@@ -23,7 +23,7 @@ from pyengine.definitions.definition import WorkflowDef
 from pyengine.definitions.retry import Randomness
 from pyengine.errors import DecodeError, EngineError, ForbiddenInWorkflow, NotAwaitable
 from pyengine.loop.awaitables import Call
-from pyengine.loop.event_loop import DeterministicTask, TimerToken
+from pyengine.loop.futures import DeterministicTask, TimerToken
 from pyengine.loop.restrictions import nested_loop_hint
 from pyengine.protocol.commands import (
     Cancelled,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pyengine.loop.event_loop import DeterministicFuture, DeterministicLoop, TimerToken
+from pyengine.loop.event_loop import DeterministicLoop
+from pyengine.loop.futures import DeterministicFuture, TimerToken
 
 
 class MemoryTimers:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from pyengine.errors import ForbiddenInWorkflow
-from pyengine.loop.event_loop import DeterministicLoop, TimerToken, loop_version
+from pyengine.loop.event_loop import DeterministicLoop, loop_version
+from pyengine.loop.futures import TimerToken
 from tests.replay.loop_driver import Driver, MemoryTimers, traced
 
 Program = Callable[[], Coroutine[Any, Any, Any]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyengine.loop.event_loop import DeterministicFuture, DeterministicTask
+from pyengine.loop.futures import DeterministicFuture, DeterministicTask
 from tests.replay import loop_scenarios
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ import pytest
 from pydantic import AliasChoices, BaseModel, Field, HttpUrl, RootModel, model_validator
 from pydantic.dataclasses import dataclass as validated
 
+from pyengine.definitions.json_schema import json_schema
 from pyengine.values.codec import TypeCodec
-from pyengine.values.json_schema import json_schema
 from tests.support.verbs import Connection
 
 T = TypeVar("T")

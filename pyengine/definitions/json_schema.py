@@ -1,9 +1,9 @@
 """The JSON schema of an annotation, for senders that are not Python.
 
-Lives here: `json_schema`. May not: refuse a value; `TypeCodec` (codec.py) reads it whole, SQL compares its
-type and keys. The theory: a schema may allow too much, never too little. It describes the JSON that the codec
-reads, which is more than that it writes: a decimal as a number, a model by its aliases. Where that is not
-known, it allows everything.
+Lives here: `json_schema`. May not: refuse a value; `TypeCodec` (values/codec.py) reads it whole, SQL compares
+its type and keys. The theory: a schema may allow too much, never too little. It describes the JSON that the
+codec reads, which is more than that it writes: a decimal as a number, a model by its aliases. Where that is
+not known, it allows everything.
 """
 
 from __future__ import annotations
