@@ -2,7 +2,8 @@
 theirs is lost or refused, also if the upgrade ends half way.
 
 Its tables are the frozen first step, its functions stand beside this file as a release of 0.1.0 installed
-them, without comments. Sessions here say to them what a worker and a client of 0.1.0 say.
+them, without comments (freeze_functions.py). Sessions here say to them what a worker and a client of 0.1.0
+say.
 """
 
 from __future__ import annotations
