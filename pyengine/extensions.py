@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyengine.database.declarations import Declarations
+from pyengine.database.declarations import ScheduleDeclarations
 from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.registry import Registry
 from pyengine.definitions.schedules import ScheduleDef
@@ -28,7 +28,7 @@ def extensions(
         dependencies: what `ctx.deps` is in steps; they outlive the worker. None: it is not there.
     """
     return Extensions(
-        declarations=lambda links: Declarations(links, registry, schedules.values()),
+        declarations=lambda links: ScheduleDeclarations(links, registry, schedules.values()),
         services=Server,
         shared=((current_dependencies, dependencies),),
     )

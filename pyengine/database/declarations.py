@@ -1,8 +1,8 @@
 """The schedules that the code of a worker declares, recorded at its start.
 
-Lives here: `Declarations`. May not: reading cron expressions, or firing (sql/logic/75_time). Design: a
-schedule that says the same is left alone, so a start writes nothing then. One that another session has locked
-is sent again later, because a worker waits for no transaction of a user.
+Lives here: `ScheduleDeclarations`. May not: reading cron expressions, or firing (sql/logic/75_time). Design:
+a schedule that says the same is left alone, so a start writes nothing then. One that another session has
+locked is sent again later, because a worker waits for no transaction of a user.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pyengine.definitions.registry import Registry
 from pyengine.definitions.schedules import ScheduleDef
 from pyengine.errors import EngineError
 
-__all__ = ["Declarations"]
+__all__ = ["ScheduleDeclarations"]
 
 logger = logging.getLogger("pyengine.worker")
 
 
-class Declarations:
+class ScheduleDeclarations:
     """Records the schedules of an app.
 
     Args:

@@ -19,7 +19,7 @@ from pyengine.background import Background, Block
 from pyengine.client.concurrent_starts import ConcurrentStarts
 from pyengine.client.results import ResultPoller
 from pyengine.database.connection import ReconnectingConnection
-from pyengine.database.declarations import Declarations
+from pyengine.database.declarations import ScheduleDeclarations
 from pyengine.database.listener import Listener
 from pyengine.features.sql.service_runner import Server
 from pyengine.worker.blocked_runs import BlockedRuns
@@ -39,7 +39,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "ticks": (Ticker, "_tick"),
     "services": (Server, "run"),
     "reports of locks": (BlockedRuns, "report"),
-    "declarations": (Declarations, "retry"),
+    "declarations": (ScheduleDeclarations, "retry"),
     "hand-off": (Handoff, "_send"),
     "leases": (Heartbeat, "_beat"),
     "presence": (Heartbeat, "_keep_presence"),
