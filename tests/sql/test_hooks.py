@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from pyengine.admin import migrate
 from pyengine.sources import found
 from tests.style.test_parts import PARTS, part_of
 from tests.support.clock import Clock
+from tests.support.cluster import Server, create_database, drop_database
 from tests.support.verbs import (
     NEVER,
     TTL_MS,
@@ -46,14 +46,21 @@ ROUNDS = 20
 HEAD = "select execution, next_seq from durable._executions where id = %s"
 
 
-@pytest.fixture
-def core(empty_database: Callable[[], str]) -> Iterator[Connection]:
-    """A database that has nothing but the core, whose clock stands still."""
-    dsn, sources = empty_database(), found()
+def install_core(dsn: str) -> None:
+    """Make a database that has nothing but the core."""
+    sources = found()
     with psycopg.connect(dsn, autocommit=True) as conn:
         for path in (*sources.state_files(), *sources.logic_files()):
             if part_of(f"sql/{path.relative_to(sources.sql).as_posix()}", PARTS) == "core":
                 conn.execute(path.read_bytes())
+
+
+@pytest.fixture
+def core(empty_database: Callable[[], str]) -> Iterator[Connection]:
+    """A session in such a database."""
+    dsn = empty_database()
+    install_core(dsn)
+    with psycopg.connect(dsn, autocommit=True) as conn:
         yield conn
 
 
@@ -88,9 +95,17 @@ def cost(conn: Connection, call: Call) -> tuple[int, int, int]:
     return pages, node["WAL Records"], node["WAL Bytes"] if not node["WAL FPI"] else 10**9
 
 
-def costs(conn: Connection) -> dict[str, tuple[int, ...]]:
+def costs(dsn: str) -> dict[str, tuple[int, ...]]:
     """The least that each call of a run's life costs, of many runs."""
-    clock = Clock(conn.info.dsn)
+    clock = Clock(dsn)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        found = rounds(conn)
+    clock.close()
+    return {name: tuple(map(min, zip(*each, strict=True))) for name, each in found.items()}
+
+
+def rounds(conn: Connection) -> dict[str, list[tuple[int, int, int]]]:
+    """What each of these calls costs."""
     found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for number in range(10, 10 + ROUNDS):
         id_, queue = f"r{number}", f"q{number}"
@@ -108,14 +123,20 @@ def costs(conn: Connection) -> dict[str, tuple[int, ...]]:
         _, last = ask(conn, (HEAD, (id_,)))
         found["end"].append(cost(conn, turn("W", report(at_end(held, last), end=complete()))))
         assert promise_of(conn, id_)[0] == "resolved"
-    clock.close()
-    return {name: tuple(map(min, zip(*each, strict=True))) for name, each in found.items()}
+    return found
 
 
-def test_hooks_cost_nothing(core: Connection, empty_database: Callable[[], str]) -> None:
+@pytest.fixture
+def core_alone(quiet: Server) -> Iterator[str]:
+    """URL of a database with nothing but the core, on a server with nobody else on it."""
+    with psycopg.connect(quiet.dsn(quiet.maintenance_dbname), autocommit=True) as conn:
+        create_database(conn, "core", "template0")
+        install_core(quiet.dsn("core"))
+        yield quiet.dsn("core")
+        drop_database(conn, "core")
+
+
+def test_hooks_cost_nothing(alone: str, core_alone: str) -> None:
     """Start, claim, signal and turns read as many pages and log as much in a database with all features as in
     one whose hooks are empty."""
-    dsn = empty_database()
-    migrate.install(dsn)
-    with psycopg.connect(dsn, autocommit=True) as whole:
-        assert costs(whole) == costs(core)
+    assert costs(alone) == costs(core_alone)
