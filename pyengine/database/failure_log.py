@@ -87,47 +87,8 @@ class FailureLog:
             )
 
 
-class OutageLog:
-    """The time during which a database cannot be reached, for all connections to it, from any thread.
-
-    Args:
-        logger: the logger to write to.
-    """
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-        self._lock = threading.Lock()
-        self._since_s: float | None = None
-        self._error_s = 0.0
-
-    def failed(self, reason: str) -> None:
-        """Record that a connection could not be made and will be tried again."""
-        now_s = clock.monotonic()
-        with self._lock:
-            since_s, is_error = self._since_s, now_s >= self._error_s
-            if since_s is None:
-                self._since_s = now_s
-            if since_s is None or is_error:
-                self._error_s = now_s + _ERROR_AFTER_S
-        if since_s is None:
-            self._logger.warning("%s; waiting for it; type: %s", reason, _NEXT)
-        elif is_error:
-            self._logger.error("%s, for %.0f s now; type: %s", reason, now_s - since_s, _NEXT)
-
-    def ended(self, where: str) -> None:
-        """Record that a connection was made.
-
-        Args:
-            where: the database's name in messages.
-        """
-        with self._lock:
-            since_s, self._since_s = self._since_s, None
-        if since_s is not None:
-            self._logger.warning("connected to %s again, after %.1f s", where, clock.monotonic() - since_s)
-
-
-class CopyLog:
-    """The time during which a database is a copy that was not adopted, for a whole process, from any thread.
+class _StateLog:
+    """The time during which a database is in a bad state, for a whole process, from any thread.
 
     Args:
         logger: the logger to write to.
@@ -139,20 +100,54 @@ class CopyLog:
         self._since_s: float | None = None
         self._again_s = 0.0
 
+    def _lasts(self) -> float | None:
+        """Record the state; return for how long it lasts, 0 at its beginning, if that is to be logged now."""
+        now_s = clock.monotonic()
+        with self._lock:
+            if self._since_s is None:
+                self._since_s = now_s
+            elif now_s < self._again_s:
+                return None
+            self._again_s = now_s + _ERROR_AFTER_S
+            return now_s - self._since_s
+
+    def _lasted(self) -> float | None:
+        """Record the end of the state; return how long it lasted, if it did."""
+        with self._lock:
+            since_s, self._since_s = self._since_s, None
+        return None if since_s is None else clock.monotonic() - since_s
+
+
+class OutageLog(_StateLog):
+    """The time during which a database cannot be reached, for all connections to it."""
+
+    def failed(self, reason: str) -> None:
+        """Record that a connection could not be made and will be tried again."""
+        if (for_s := self._lasts()) == 0:
+            self._logger.warning("%s; waiting for it; type: %s", reason, _NEXT)
+        elif for_s is not None:
+            self._logger.error("%s, for %.0f s now; type: %s", reason, for_s, _NEXT)
+
+    def ended(self, where: str) -> None:
+        """Record that a connection was made.
+
+        Args:
+            where: the database's name in messages.
+        """
+        if (for_s := self._lasted()) is not None:
+            self._logger.warning("connected to %s again, after %.1f s", where, for_s)
+
+
+class CopyLog(_StateLog):
+    """The time during which a database is a copy that was not adopted."""
+
     def found(self, where: str) -> None:
         """Record that the database gives no work.
 
         Args:
             where: the database's name in messages.
         """
-        now_s = clock.monotonic()
-        with self._lock:
-            is_due = self._since_s is None or now_s >= self._again_s
-            if self._since_s is None:
-                self._since_s = now_s
-            if is_due:
-                self._again_s = now_s + _ERROR_AFTER_S
-        if is_due:
+        if self._lasts() is not None:
             self._logger.warning(
                 "%s is a copy that was not adopted, so nothing runs in it; waiting for that; type: %s",
                 where,
@@ -165,7 +160,5 @@ class CopyLog:
         Args:
             where: the database's name in messages.
         """
-        with self._lock:
-            since_s, self._since_s = self._since_s, None
-        if since_s is not None:
-            self._logger.warning("%s was adopted, after %.1f s", where, clock.monotonic() - since_s)
+        if (for_s := self._lasted()) is not None:
+            self._logger.warning("%s was adopted, after %.1f s", where, for_s)
