@@ -3,8 +3,7 @@
 Lives here: `CallMatcher`, the `WorkflowRuntime` that `ctx`, `Step` and `Workflow` call, and the `Timers` of
 the loop. Every call gets its number from a `CallSequence` (call_sequence.py) and is compared with the row of
 that number; what is new becomes a command to record or a step to execute. May not: driving the coroutine,
-completing a call (machine.py); signals, join sets, captured values and transactions have modules of their
-own.
+completing a call (machine.py); signals, join sets and captured values have modules of their own.
 
 A recorded call must agree in kind, name and input hash; durations and deadlines may change under a run. A new
 call is checked in full before it takes a number. So a call that is refused (wrong arguments, a value that
@@ -38,6 +37,7 @@ from pyengine.protocol.commands import (
     StartTimer,
 )
 from pyengine.protocol.journal import SCHEDULING_STEPS, RowType
+from pyengine.replay.asks import Asks
 from pyengine.replay.call_sequence import NOTHING, CallSequence, Match
 from pyengine.replay.completions import read_into
 from pyengine.replay.extensions import Compensating
@@ -47,8 +47,6 @@ from pyengine.replay.pending_steps import PendingStep
 from pyengine.replay.progress import ProgressSetter
 from pyengine.replay.recorded_values import RecordedValues
 from pyengine.replay.signal_inbox import SignalInboxes
-from pyengine.replay.transaction import Transaction
-from pyengine.replay.transaction_log import Transactions
 from pyengine.values.codec import Codec, TypeCodec, input_hash, type_codec
 
 __all__ = ["CallMatcher", "ContinueAsNewRequest", "matcher_within"]
@@ -80,11 +78,12 @@ class CallMatcher:
         codec: writes values and bounds their size.
 
     Attributes:
+        codec: likewise.
         sequence: numbers, pending calls and new commands of the run.
         open_steps: steps without a result whose calls were not cancelled, by child number.
         new_steps: numbers of open steps not handed out yet; some may have been cancelled since.
         given_up: numbers of open steps whose calls were cancelled since the last advance.
-        transactions: its transactions.
+        asks: its requests to its worker; None if there was none.
         compensations: what is undone if the run fails or is cancelled; None if nothing is.
         progress: what its code sets for those who watch it; None if it has set nothing.
     """
@@ -104,7 +103,7 @@ class CallMatcher:
         self.open_steps: dict[int, PendingStep] = {}
         self.new_steps: list[int] = []
         self.given_up: list[int] = []
-        self.transactions = Transactions(self.sequence, codec)
+        self.asks: Asks | None = None
         self.compensations: Compensating | None = None
         self.progress: ProgressSetter | None = None
         self._workflow = workflow
@@ -112,7 +111,7 @@ class CallMatcher:
         self._allocated = history.allocated
         self._now_ms = now_ms
         self._randomness = randomness
-        self._codec = codec
+        self.codec = codec
         self._adopted: dict[str, Call] = {}
         self._dead_timers = 0
 
@@ -158,8 +157,8 @@ class CallMatcher:
         row = self._allocated.get(child)
         if row is None:
             _, copy, named = signature.check(args, kwargs, packed)
-            if len(packed) > self._codec.unchecked_bytes:
-                self._codec.check_size(len(packed), f"the input of step {step.name} of run {self.run.id}")
+            if len(packed) > self.codec.unchecked_bytes:
+                self.codec.check_size(len(packed), f"the input of step {step.name} of run {self.run.id}")
             if child in self._history.open_receives:
                 got = describe_call("step", step.name, packed, digest)
                 return sequence.disagree(got, row, "step", step.name)
@@ -210,7 +209,7 @@ class CallMatcher:
         if row is None or (row.type, row.name, row.hash) != (RowType.CHILD_RUN_SCHEDULED, name, digest):
             text = signature.check(args, kwargs, packed)[0]
             workflow.refuse_namesake(self._workflow.home)
-            self._codec.check_size(len(packed), f"the input of child run {name} of run {self.run.id}")
+            self.codec.check_size(len(packed), f"the input of child run {name} of run {self.run.id}")
             command = RunChild(
                 child=sequence.next_child,
                 name=name,
@@ -257,7 +256,7 @@ class CallMatcher:
         sequence = self.sequence
         if sequence.restricted and (dead := sequence.admit("remote call", name)) is not None:
             return dead
-        self._codec.check_size(len(param), f"the input of {name}, called by run {self.run.id}")
+        self.codec.check_size(len(param), f"the input of {name}, called by run {self.run.id}")
         digest = input_hash(name, param)
         command = CallRemote(
             child=sequence.next_child,
@@ -350,10 +349,6 @@ class CallMatcher:
         sequence.next_child = child + 1
         return JoinSet(sequence, child, self._intent, discarded=match == "discarded")
 
-    def transaction(self, name: str, timeout_ms: int) -> Transaction:
-        """Return a transaction that has not begun."""
-        return Transaction(self.transactions, self._codec, self.run.id, name, timeout_ms)
-
     def shield(self, timeout_s: float | None) -> ShieldScope:
         """Return a scope that defers cancellations."""
         return ShieldScope(timeout_s)
@@ -364,7 +359,7 @@ class CallMatcher:
         if sequence.restricted and sequence.admit("child run", self._workflow.name) is not None:
             raise Evicted
         text = self._workflow.signature.encode(args, kwargs)
-        self._codec.check_size(len(text.encode()), f"the input of run {self.run.id}, continued as new")
+        self.codec.check_size(len(text.encode()), f"the input of run {self.run.id}, continued as new")
         raise ContinueAsNewRequest(text)
 
     def set_progress(self, done: float, total: float | None, note: str | None) -> None:
@@ -377,7 +372,7 @@ class CallMatcher:
 
     def _progress(self) -> ProgressSetter:
         if self.progress is None:
-            self.progress = ProgressSetter(self.sequence, self._codec)
+            self.progress = ProgressSetter(self.sequence, self.codec)
         return self.progress
 
     def gather(

@@ -95,7 +95,7 @@ class Cancellation:
             return False
         matcher = self._matcher
         timers = set(self._loop.pending_timers) - self._cursor.timers
-        if matcher.open_steps or matcher.transactions.live or timers:
+        if matcher.open_steps or timers or (matcher.asks is not None and matcher.asks.live):
             return True
         calls = matcher.sequence.calls.values()
         return any(call.kind != "receive" and call.awaited and not call.done() for call in calls)

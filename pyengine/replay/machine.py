@@ -41,13 +41,13 @@ from pyengine.protocol.commands import (
 from pyengine.protocol.journal import Row, RowType
 from pyengine.replay import run_log
 from pyengine.replay.advance import Advance, StepCall
+from pyengine.replay.asks import Asks
 from pyengine.replay.call_matcher import CallMatcher, ContinueAsNewRequest
 from pyengine.replay.call_sequence import describe_end
 from pyengine.replay.cancellation import REPEATS_MAX, Cancellation
 from pyengine.replay.completions import complete, fire_at_ms
 from pyengine.replay.divergence import refusal
 from pyengine.replay.history import History, add_outcomes
-from pyengine.replay.transaction_log import Transactions
 from pyengine.replay.unawaited import misused_call_hint, put_unread, warn_of_unawaited
 from pyengine.values.codec import Codec
 from pyengine.values.exceptions import only_error
@@ -97,7 +97,6 @@ class Replay:
             workflow, run, self._history, now_ms=now_ms, randomness=randomness, codec=codec
         )
         self._sequence = self._matcher.sequence
-        self._transacting = self._matcher.transactions.queue
         self._loop = self._matcher.loop
         self._main: DeterministicTask | None = None
         self._end: End | None = None
@@ -114,14 +113,19 @@ class Replay:
         return Cancellation(self._matcher)
 
     @property
-    def transactions(self) -> Transactions:
-        """The transactions of its code."""
-        return self._matcher.transactions
+    def asks(self) -> Asks | None:
+        """The requests of its code to its worker; None if there was none."""
+        return self._matcher.asks
 
     @property
     def in_transaction(self) -> bool:
         """Whether its code is in a transaction, or waits to begin one: no other row advances it meanwhile."""
-        return bool(self._transacting) and self.transactions.live
+        return self._matcher.asks is not None and self._matcher.asks.live
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether a cancellation is requested, so that unrecorded commands have no effect."""
+        return self._sequence.cancellation.requested
 
     @property
     def evicted(self) -> bool:
@@ -224,7 +228,7 @@ class Replay:
         except (ForbiddenInWorkflow, SystemExit) as error:
             # a workflow has no process to leave
             return self._halted() or self._failed(error)
-        waits = self._transacting and self.in_transaction
+        waits = self._matcher.asks is not None and self.in_transaction
         if self._sequence.dead and self._sequence.swallows_at is not None:
             return Cancelled()
         if not waits and self._sequence.misses_calls:
@@ -244,15 +248,15 @@ class Replay:
 
     def _apply_rows(self) -> None:
         """Advance by one completion row at a time, each until nothing is ready."""
-        sequence, completions, transacting = self._sequence, self._history.completions, self._transacting
+        sequence, completions, matcher = self._sequence, self._history.completions, self._matcher
         main = self._main or self._start()
         if main is None:
             return
-        if self._loop.ready or transacting or sequence.cancellation.applied:
+        if self._loop.ready or sequence.cancellation.applied or (matcher.asks and matcher.asks.front):
             self._run_until_idle(main)
         while self._applied < len(completions):
             main = self._main or main
-            if main.done() or sequence.dead or (transacting and self.in_transaction):
+            if main.done() or sequence.dead or (matcher.asks is not None and self.in_transaction):
                 return
             row = completions[self._applied]
             self._applied += 1
@@ -265,8 +269,8 @@ class Replay:
 
     def _run_until_idle(self, main: DeterministicTask) -> None:
         self._loop.run_until_idle()
-        if self._transacting:
-            self._answer_transactions()
+        if self._matcher.asks is not None:
+            self._run_ready()
         if self._sequence.cancellation.applied:
             self._cancellation.repeat(main, self._run_ready)
         stopped = self._sequence.dead and self._sequence.swallows_at
@@ -276,12 +280,9 @@ class Replay:
             self._compensate(main, is_stopped=bool(stopped))
 
     def _run_ready(self) -> None:
-        """Run everything that is ready, and answer recorded transactions from the journal."""
+        """Run everything that is ready, and answer from the journal what is recorded there."""
         self._loop.run_until_idle()
-        self._answer_transactions()
-
-    def _answer_transactions(self) -> None:
-        while self._transacting and self.transactions.answer_recorded():
+        while self._matcher.asks is not None and self._matcher.asks.answer_recorded():
             self._loop.run_until_idle()
 
     def _compensate(self, main: DeterministicTask, *, is_stopped: bool) -> None:
@@ -426,7 +427,7 @@ class Replay:
 
     def _stuck_in_transaction(self) -> Fail | None:
         """Return the failure of code that waits for something else inside a transaction; None if it asks."""
-        if not self.transactions.stuck:
+        if self._matcher.asks is None or not self._matcher.asks.stuck:
             return None
         message = f"run {self.run.id}: transaction {self._sequence.in_transaction} waits for something else"
         hint = "while it is open nothing else happens in the run: await its statements"
@@ -481,7 +482,7 @@ class Replay:
         matcher = self._matcher
         new, matcher.new_steps = matcher.new_steps, []
         open_steps = matcher.open_steps
-        in_transaction = self._transacting and self.in_transaction
+        in_transaction = matcher.asks is not None and self.in_transaction
         if len(new) == 1 and (child := new[0]) in open_steps and not in_transaction:
             self._handed_out.add(child)
             return (open_steps[child].call(child, self._history.attempts(child)),)

@@ -33,8 +33,9 @@ from pyengine.definitions.registry import Workflow
 from pyengine.definitions.retry import Duration, optional_duration, optional_limit
 from pyengine.definitions.signals import Signal
 from pyengine.errors import EngineError, InvalidRequest
-from pyengine.replay.transaction_log import AskKind, TransactionLog, Transactions
-from pyengine.values.codec import Codec
+from pyengine.replay.asks import AskKind
+from pyengine.replay.call_matcher import CallMatcher
+from pyengine.replay.transaction_log import TransactionLog, transactions_of
 from pyengine.values.sql_values import Record, read_records, read_value
 from pyengine.values.texts import is_text
 
@@ -68,12 +69,10 @@ class Transaction:
     `savepoint` around what may fail.
     """
 
-    def __init__(
-        self, transactions: Transactions, codec: Codec, run_id: str, name: str, timeout_ms: int
-    ) -> None:
-        self._transactions = transactions
-        self._codec = codec
-        self._run_id = run_id
+    def __init__(self, matcher: CallMatcher, name: str, timeout_ms: int) -> None:
+        self._transactions = transactions_of(matcher)
+        self._codec = matcher.codec
+        self._run_id = matcher.run.id
         self._name = name
         self._timeout_ms = timeout_ms
         self._log: TransactionLog | None = None

@@ -12,27 +12,23 @@ recorded too, with the error of its commit.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
 from pyengine.errors import Evicted
 from pyengine.protocol.commands import RolledBack
 from pyengine.protocol.journal import Row, RowType
+from pyengine.replay.asks import Ask, AskKind, Outcome
+from pyengine.replay.call_matcher import CallMatcher
 from pyengine.replay.call_sequence import NOTHING, CallSequence, ignore_cancel
 from pyengine.replay.history import describe_call
 from pyengine.values.codec import Codec
 from pyengine.values.sql_values import error_of
 
-__all__ = ["Ask", "AskKind", "Outcome", "TransactionLog", "Transactions"]
-
-AskKind: TypeAlias = Literal["begin", "execute", "executemany", "fetch", "fetchval", "commit", "rollback"]
-
-Outcome: TypeAlias = tuple[Literal["value", "database", "engine"], Any]
-"""How an ask ended, as JSON: its value, the fields of a database error, or the JSON text of another error."""
+__all__ = ["TransactionLog", "Transactions", "transactions_of"]
 
 NO_VALUE: Outcome = ("value", None)
 
@@ -49,25 +45,6 @@ class _Record(msgspec.Struct, omit_defaults=True, rename={"outcomes": "said"}):
     committed: bool
     outcomes: list[tuple[str, Outcome]]
     end: Outcome | None = None
-
-
-class Ask:
-    """A request of transaction code that waits for its answer.
-
-    Attributes:
-        kind: begin, a statement, commit or rollback.
-        query: text of the statement.
-        args: its arguments; of `executemany` one list of them.
-        future: completed with the value or the error.
-    """
-
-    __slots__ = ("args", "future", "kind", "query")
-
-    def __init__(self, kind: AskKind, query: str, args: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
-        self.kind = kind
-        self.query = query
-        self.args = args
-        self.future = future
 
 
 class TransactionLog:
@@ -151,15 +128,16 @@ class Transactions:
 
     Args:
         sequence: numbers and commands of the run.
-        codec: decodes errors.
+        codec: writes values, decodes errors.
 
     Attributes:
+        codec: likewise.
         queue: those transactions; the first one is open, or begins next.
     """
 
     def __init__(self, sequence: CallSequence, codec: Codec) -> None:
         self._sequence = sequence
-        self._codec = codec
+        self.codec = codec
         self.queue: list[TransactionLog] = []
 
     @property
@@ -176,11 +154,6 @@ class Transactions:
     def stuck(self) -> bool:
         """Whether the code of the open transaction waits for something else, which cannot happen."""
         return self.live and self.queue[0].ask is None
-
-    @property
-    def cancel_requested(self) -> bool:
-        """Whether a cancellation is requested, so that unrecorded commands have no effect."""
-        return self._sequence.cancellation.requested
 
     # -- requests of the code
 
@@ -311,8 +284,16 @@ class Transactions:
         if kind == "value":
             ask.future.set_result(value)
         else:
-            error = error_of(value) if kind == "database" else self._codec.decode_error(value)
+            error = error_of(value) if kind == "database" else self.codec.decode_error(value)
             ask.future.set_exception(error)
+
+
+def transactions_of(matcher: CallMatcher) -> Transactions:
+    """Return the transactions of a run, which are made at their first use."""
+    found = matcher.asks
+    if not isinstance(found, Transactions):
+        found = matcher.asks = Transactions(matcher.sequence, matcher.codec)
+    return found
 
 
 def _digest(kind: str, query: str) -> str:

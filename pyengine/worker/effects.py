@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from pyengine.replay.transaction_log import Ask, TransactionLog
+from pyengine.replay.asks import Ask, Asking
 from pyengine.worker.attempts import Attempt
 from pyengine.worker.events import Event
 from pyengine.worker.run_state import LeasedRun
@@ -59,10 +59,10 @@ class FetchJournal(_Record):
 
 
 class Execute(_Record):
-    """Execute what a transaction asks for; `StatementAnswered` or another event about `ask` follows."""
+    """Execute what code asks for; `StatementAnswered` or another event about `ask` follows."""
 
     run: LeasedRun
-    log: TransactionLog
+    log: Asking
     ask: Ask
 
 

@@ -18,7 +18,7 @@ from pyengine.protocol.journal import Row
 from pyengine.protocol.progress import ProgressReport
 from pyengine.protocol.turn import ClaimedRun, Journal, Lease, RunReport
 from pyengine.replay.advance import StepCall
-from pyengine.replay.transaction_log import Ask, Outcome
+from pyengine.replay.asks import Ask, Outcome
 from pyengine.worker.attempts import Attempt
 from pyengine.worker.run_state import LeasedRun
 

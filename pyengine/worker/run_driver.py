@@ -284,7 +284,8 @@ class RunDriver:
         """Have executed what the code of a transaction waits for; begin and commit wait until all that the
         code did before is recorded.
         """
-        log = run.replay.transactions.front
+        asks = run.replay.asks
+        log = None if asks is None else asks.front
         if live.transaction is not None and (log is not live.transaction or log.ask is None):
             self.roll_back(run)
         if log is None or log.ask is None or log.ask is live.asked or not log.live or self.stopping:

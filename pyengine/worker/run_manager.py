@@ -335,7 +335,7 @@ class RunManager:
         made then, before it saw a request of cancellation.
         """
         replay, before, after = run.replay, event.before, event.after
-        counts = not live.commands or replay.transactions.cancel_requested
+        counts = not live.commands or replay.cancel_requested
         replay.accept(
             tail=before,
             commands=report.commands,
@@ -349,7 +349,7 @@ class RunManager:
             run.see_rows((*before, *after))
         if report.commands:
             self._driver.effects += [RecordDeadline(in_ms) for in_ms in deadlines_ms(report.commands)]
-        return counts or not replay.transactions.cancel_requested
+        return counts or not replay.cancel_requested
 
     def _report_rejected(self, event: on.ReportRejected) -> None:
         report, run = event.report, self.leased.get(event.report.execution)
@@ -389,7 +389,8 @@ class RunManager:
         live.asked = None
         if ask.kind in ("commit", "rollback"):
             live.transaction = None
-        if run.replay.transactions.answer(ask, event.outcome):
+        asks = run.replay.asks
+        if asks is not None and asks.answer(ask, event.outcome):
             if ask.kind == "commit" and event.outcome[0] == "value":
                 run.transaction_tries = 0
             if journal is None or not self._load_written(run, live, journal.rows, journal.next):

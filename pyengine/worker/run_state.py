@@ -37,8 +37,8 @@ from pyengine.protocol.progress import ProgressReport
 from pyengine.protocol.turn import ClaimedRun, Lease, RunReport
 from pyengine.replay import run_log
 from pyengine.replay.advance import Advance, StepCall
+from pyengine.replay.asks import Ask, Asking
 from pyengine.replay.machine import Replay
-from pyengine.replay.transaction_log import Ask, TransactionLog
 from pyengine.worker.attempts import Attempt
 
 __all__ = [
@@ -175,7 +175,7 @@ class Live(Phase):
         self.attempts_after_record: dict[int, StepCall] = {}
         self.scheduled_retries: dict[int, StepCall] = {}
         self.exhausted: dict[int, StepOutcome] = {}
-        self.transaction: TransactionLog | None = None
+        self.transaction: Asking | None = None
         self.asked: Ask | None = None
         self.replay_when_quiet = False
         self.progress: ProgressReport | None = None

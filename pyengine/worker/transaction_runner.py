@@ -40,7 +40,8 @@ from pyengine.errors import (
 )
 from pyengine.protocol.turn import Journal, decode_journal
 from pyengine.replay import run_log
-from pyengine.replay.transaction_log import Ask, Outcome, TransactionLog
+from pyengine.replay.asks import Ask, Outcome
+from pyengine.replay.transaction_log import TransactionLog
 from pyengine.thread_pool import ValueThreads
 from pyengine.values.codec import Codec
 from pyengine.values.sizes import LARGE_BYTES, is_large
@@ -237,7 +238,7 @@ class TransactionRunner:
         self, conn: Any, run: LeasedRun, session: _Session, effect: Execute
     ) -> tuple[Outcome, Journal | None]:
         """Execute one statement, within the time that its transaction has left."""
-        log, ask = effect.log, effect.ask
+        log, ask = _log_of(effect), effect.ask
         if session.log is not log:
             session.log, session.overdue = log, False
             session.ends_s = clock.monotonic() + log.timeout_ms / 1000
@@ -265,7 +266,7 @@ class TransactionRunner:
     async def _statement_or_end(
         self, conn: Any, run: LeasedRun, session: _Session, effect: Execute
     ) -> Outcome:
-        log, ask = effect.log, effect.ask
+        log, ask = _log_of(effect), effect.ask
         if ask.kind == "rollback":
             if not conn.is_closed() and conn.is_in_transaction():
                 await self._reaching(conn, run, conn.execute("rollback"))
@@ -411,6 +412,12 @@ class TransactionRunner:
 
     def _refused(self, error: EngineError) -> Outcome:
         return ("engine", self._codec.encode_error(error))
+
+
+def _log_of(effect: Execute) -> TransactionLog:
+    """Return the transaction that asks; the core knows it as a block of code that asks."""
+    assert isinstance(effect.log, TransactionLog)
+    return effect.log
 
 
 def _overdue(log: TransactionLog) -> StepTimeout:

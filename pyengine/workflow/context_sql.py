@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from pyengine.definitions.current_run import within_run
 from pyengine.definitions.retry import Duration, Retry, optional_duration, parse_duration
 from pyengine.definitions.services import sql_arguments
 from pyengine.definitions.sql_steps import sql_step
 from pyengine.errors import InvalidRequest
+from pyengine.replay.call_matcher import matcher_within
+from pyengine.replay.transaction import Transaction
 from pyengine.values.texts import is_text
-
-if TYPE_CHECKING:
-    from pyengine.replay.transaction import Transaction
 
 __all__ = ["ContextSql"]
 
@@ -50,7 +49,7 @@ class ContextSql:
             asyncpg.PostgresError: the commit failed, such as by a deferred constraint.
             StepTimeout: it took too long.
         """
-        within = within_run("transaction()", "a connection of your own")
+        matcher = matcher_within("transaction()", "a connection of your own")
         timeout_ms = parse_duration(timeout, what="ctx.transaction")
         if not timeout_ms:
             raise InvalidRequest("ctx.transaction: a timeout is more than 0")
@@ -58,7 +57,7 @@ class ContextSql:
             raise InvalidRequest(
                 f"{name!r} is not the name of a transaction", hint="a text of 1 to 200 bytes, no NUL"
             )
-        return within.transaction(name, timeout_ms)
+        return Transaction(matcher, name, timeout_ms)
 
     @overload
     def sql(

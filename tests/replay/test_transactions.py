@@ -21,8 +21,9 @@ from pyengine.errors import InvalidRequest
 from pyengine.protocol.commands import Complete, Fail, Halt, RolledBack
 from pyengine.protocol.journal import Row, RowType
 from pyengine.replay.advance import Advance
+from pyengine.replay.asks import Outcome
 from pyengine.replay.machine import Replay
-from pyengine.replay.transaction_log import Outcome
+from pyengine.replay.transaction_log import TransactionLog
 from pyengine.values.codec import Codec
 from tests.replay.memory_run import STARTED_MS, add, workflow
 
@@ -51,21 +52,27 @@ def replay_of(code: Code, *rows: Row) -> Replay:
     return one
 
 
+def front(one: Replay) -> TransactionLog:
+    """The open transaction."""
+    assert one.asks is not None
+    assert isinstance(one.asks.front, TransactionLog)
+    return one.asks.front
+
+
 def asked(one: Replay) -> str:
-    """What the open transaction waits for."""
-    log = one.transactions.front
-    assert log is not None
-    assert log.ask is not None
-    return log.ask.kind
+    """What it waits for."""
+    ask = front(one).ask
+    assert ask is not None
+    return ask.kind
 
 
 def answer(one: Replay, value: Any = None, kind: str = "value") -> Advance:
     """Answer it, and go on."""
-    log = one.transactions.front
-    assert log is not None
-    assert log.ask is not None
+    ask = front(one).ask
+    assert ask is not None
     outcome: Outcome = (kind, value)  # type: ignore[assignment]
-    assert one.transactions.answer(log.ask, outcome)
+    assert one.asks is not None
+    assert one.asks.answer(ask, outcome)
     return one.advance()
 
 
@@ -218,9 +225,7 @@ def test_completions_during_a_transaction_are_deferred() -> None:
     one.load([late])
     assert one.advance().steps == ()
     assert answer(one, "INSERT 0 1").commands == ()
-    log = one.transactions.front
-    assert log is not None
-    data = log.data(committed=True)
+    data = front(one).data(committed=True)
     moves = answer(one)
     calls = {call.child: call.hash for call in moves.steps}
     assert sorted(calls) == [2, 3]
@@ -259,13 +264,12 @@ def test_it_is_dropped_with_the_coroutine() -> None:
     one = replay_of(count_and_write)
     one.advance()
     answer(one)
-    log = one.transactions.front
-    assert log is not None
-    ask = log.ask
+    ask = front(one).ask
     assert ask is not None
     one.evict()
-    assert not one.transactions.live
-    assert not one.transactions.answer(ask, ("value", 1))
+    assert not one.in_transaction
+    assert one.asks is not None
+    assert not one.asks.answer(ask, ("value", 1))
 
 
 def test_statements_come_one_after_the_other() -> None:
@@ -310,9 +314,7 @@ def test_captured_values_stand_in_the_record() -> None:
     one.advance()
     answer(one)
     answer(one, "INSERT 0 1")
-    log = one.transactions.front
-    assert log is not None
-    data = log.data(committed=True)
+    data = front(one).data(committed=True)
     moves = answer(one)
     assert (moves.commands, moves.end) == ((), Complete(value="[true,true,true]"))
     recorded = json.loads(data)
