@@ -20,7 +20,7 @@ from pyengine.definitions.code_check import Hazard
 from pyengine.definitions.definition import StepDef
 from pyengine.definitions.function_source import FunctionNode, Source, source_of
 from pyengine.features.checks import rules
-from pyengine.features.checks.lost_changes import changed_by
+from pyengine.features.checks.lost_changes import changed_by, changed_variable
 from pyengine.features.checks.names import UNKNOWN, Meaning, Names, closure_of
 from pyengine.loop.restrictions import STEP
 
@@ -224,11 +224,8 @@ class _Walk:
 
     def _check_store(self, node: ast.Attribute | ast.Subscript) -> None:
         """Check an attribute or an item that is set or deleted."""
-        root: ast.expr = node
-        while isinstance(root, ast.Attribute | ast.Subscript):
-            root = root.value
-        stored = not isinstance(node.ctx, ast.Load)
-        if stored and isinstance(root, ast.Name) and self._names.resolve(root).is_global:
+        root = changed_variable(node)
+        if root is not None and self._names.resolve(root).is_global:
             self._add(node, f"changes the global {root.id}", rules.GLOBALS)
 
     def _check_declared(self, node: ast.stmt, targets: list[ast.expr]) -> None:

@@ -1,8 +1,9 @@
 """The objects of a module that a step changes and that its workflow therefore must not read.
 
-Lives here: `changed_by`, which finds the lists, dicts and sets that a function changes and has not made. May
-not: the workflow that reads them (hazards.py). The theory: a step runs once, in one process. A replay takes
-its result from the journal and does not run it, so in another process its changes are not there.
+Lives here: `changed_by`, which finds the lists, dicts and sets that a function changes and has not made, and
+`changed_variable`, the variable whose object an expression changes. May not: the workflow that reads them
+(hazards.py). The theory: a step runs once, in one process. A replay takes its result from the journal and
+does not run it, so in another process its changes are not there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyengine.definitions.function_source import source_of
 from pyengine.features.checks import rules
 from pyengine.features.checks.names import Names, closure_of
 
-__all__ = ["changed_by"]
+__all__ = ["changed_by", "changed_variable"]
 
 
 def changed_by(function: FunctionType) -> Iterator[Any]:
@@ -27,14 +28,14 @@ def changed_by(function: FunctionType) -> Iterator[Any]:
     source, node = found
     names = Names(source, node, function.__globals__, closure_of(function))
     for each in ast.walk(node):
-        root = _changed(each)
+        root = changed_variable(each)
         if root is not None:
             meaning = names.resolve(root)
             if meaning.kind in ("mutable", "set"):
                 yield meaning.value
 
 
-def _changed(node: ast.AST) -> ast.Name | None:
+def changed_variable(node: ast.AST) -> ast.Name | None:
     """Return the variable whose object, or a part of it, an expression changes."""
     match node:
         case ast.Call(func=ast.Attribute(value=changed, attr=method)) if method in rules.MUTATING_METHODS:
