@@ -5,6 +5,7 @@ accounted for."""
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import psycopg
@@ -187,6 +188,30 @@ def test_large_errors_go_too(conn: Connection, held: Held) -> None:
     assert problems(conn) == []
     result = "select durable._data(j) from durable._journal j where j.type = 'step_completed'"
     assert json.loads(ask(conn, (result, ()))[0]) == [shared, "3" * 9_000]
+
+
+def test_large_values_of_the_run_are_not_read(conn: Connection, held: Held) -> None:
+    """To remove the large error of an old attempt the server looks at the beginning of what else is stored:
+    a text refers to nothing. Only of lists and maps all that stands in them is read.
+    """
+    for attempt in (1, 2):
+        error = json.dumps({"type": "Oops", "own": [str(attempt) * 9_000]})
+        assert say(conn, held, {**fails(attempt), "error": error}) == "ok"
+    remove = (
+        "explain (analyze, buffers, format json) select durable._remove_values(h.bucket, h.execution,"
+        " array(select v.hash from durable._journal_values v where v.execution = h.execution limit 1))"
+        " from durable._executions h"
+    )
+
+    def blocks() -> int:
+        with conn.transaction(force_rollback=True):
+            (plan,) = ask(conn, (remove, ()))
+        return int(plan[0]["Plan"]["Shared Hit Blocks"]) + int(plan[0]["Plan"]["Shared Read Blocks"])
+
+    before = blocks()
+    texts = [json.dumps(random.Random(number).randbytes(1 << 20).hex()) for number in range(4)]
+    assert say(conn, held, *(done(1 + number, value=text) for number, text in enumerate(texts))) == "ok"
+    assert blocks() - before < 200
 
 
 def test_the_past_is_told_by_what_is_left(conn: Connection, held: Held) -> None:
