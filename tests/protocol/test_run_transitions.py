@@ -123,7 +123,7 @@ FORBIDDEN: dict[str, Forbidden] = {
     "consistent_signals_are_carried": Forbidden(
         ANEW.format("held", "held"),
         FORGETS.format(
-            "_carry_signals(p_old bigint, p_new bigint, p_unseen integer[], p_all boolean, p_now bigint)",
+            "_carry_signals(p_old bigint, p_new bigint, p_unseen integer[], p_all boolean)",
             "void",
             "",
         ),

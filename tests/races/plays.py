@@ -23,6 +23,7 @@ from tests.support.verbs import (
     done,
     halt,
     progress,
+    receive,
     report,
     send,
     start,
@@ -214,3 +215,28 @@ def keys_of_signals_are_forgotten(conn: Connection, clock: Clock) -> Play:
     there = "select count(*) from durable._removed_signals where id = %s"
     assert ask(conn, (there, ("h",))) == (1,)
     return ticking(conn, lambda name: ask(conn, (there, (name,))) == (0,))
+
+
+def backlogs_are_received(conn: Connection, clock: Clock) -> Play:
+    """Two runs have received the first of what a generation left unread, and continue as new."""
+    held = {}
+    for name in PAIR:
+        first = begin_run(conn, name)
+        for _ in range(2):
+            ask(conn, send(name))
+        take_turn(conn, "W", report(first, end=continue_as_new(), seen=first.next + 2))
+        held[name] = claim(conn, "W", f"q-{name}")
+        take_turn(conn, "W", report(held[name], commands=[receive(0)]))
+
+    rows = "select next_seq from durable._executions where execution = %s"
+
+    def act() -> list[str]:
+        for name in PAIR:
+            one = held[name]
+            (seen,) = ask(conn, (rows, (one.execution,)))
+            take_turn(conn, "W", report(one, end=continue_as_new(on=1), seen=seen))
+            held[name] = claim(conn, "W", f"q-{name}")
+        return []
+
+    there = "select count(*) from durable._backlog where id = %s and number = 1"
+    return Play(act, lambda name: ask(conn, (there, (name,))) == (0,))

@@ -19,6 +19,7 @@ from tests.races.plays import (
     HOLDS_OF_CALLS,
     PAIR,
     Play,
+    backlogs_are_received,
     calls_of_removed_runs,
     codes_come_back,
     keys_of_signals_are_forgotten,
@@ -71,6 +72,7 @@ HOLDS = {
     "_row_waits": "promise_id like 'h%'",
     "_row_events": "promise_id like 'h%'",
     "_inboxes": OF_RUN,
+    "_backlog": "id = 'h'",
     "_join_sets": OF_RUN,
     "_members": OF_RUN,
     "_progress": "id = 'h'",
@@ -403,6 +405,7 @@ TURNS: dict[Callable[[Connection, Clock], Play], tuple[str, ...]] = {
     runs_begin_to_receive: ("_inboxes",),
     runs_take_results: ("_join_sets", "_members"),
     runs_continue_as_new: ("_callbacks", "_inboxes", "_resumes", "_row_waits"),
+    backlogs_are_received: ("_backlog",),
 }
 SCENES = [
     pytest.param(scene, table, id=f"{scene.__name__}-{table}")
@@ -411,9 +414,7 @@ SCENES = [
 ]
 # rows that are reached with SKIP LOCKED and named by nobody: what is done to them can as well be done later
 UNNAMED = (
-    "_removed",
-    "_removed_signals",
-    "_retention",
+    *("_removed", "_removed_signals", "_backlog", "_retention"),
     *TICKS[calls_of_removed_runs],
     *TICKS[objects_are_unused],
 )

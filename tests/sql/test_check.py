@@ -324,6 +324,14 @@ LAWS: dict[str, Break] = {
         "insert into durable._removed_signals (removed_at, delivery, id, name, key)"
         " values (1, 1, 'x', 'go', 'k')"
     ),
+    "backlog_is_counted_in_an_inbox": Break(
+        "insert into durable._backlog (id, name, number) values ('r', 'go', 1)"
+    ),
+    "backlog_came_to_its_run": Break(
+        "insert into durable._backlog (id, name, number, execution, seq)"
+        " select 'r', 'go', 1, h.execution, 1 from durable._executions h where h.id <> 'r' limit 1",
+        also="backlog_is_counted_in_an_inbox",
+    ),
     "schedule_can_create": Break(S.format("""promise_tags = '{"resonate:target": "a b"}'""")),
     "input_of_a_run_is_json": Break(P.format("param_data = 'torn'", "e")),
     "progress_value_is_json": Break(PROGRESS.format("r", "(select head from r)", 0).replace("'1'", "'torn'")),

@@ -58,6 +58,8 @@ LAWS: dict[str, Break] = {
     "X-6 deliveries_are_dense": Break(rows=(("signal_delivered", None, 2, "go"),)),
     "inbox_agrees_with_journal": Break(INBOX.format("delivered = delivered + 1", "s", "x.name = 'go'")),
     "signal_is_its_delivery": Break("delete from durable._signals where delivery = 2"),
+    "backlog_has_what_its_inbox_counts": Break("delete from durable._backlog where number = 2"),
+    "backlog_was_delivered_as_it_is": Break("update durable._backlog set data = '9' where number = 1"),
     "receiver_is_a_number_to_come": Break(INBOX.format("receiver = 0", "s", "x.name = 'later'")),
     "receiver_waits_for_one_signal": Break(
         "insert into durable._inboxes (execution, name, receiver)"
@@ -96,7 +98,7 @@ LAWS: dict[str, Break] = {
     "timer_is_due_when_its_promise_is": Break(
         J.format("data = '{\"fire_at\": 5}'", "r", "x.child = 4 and x.type = 'timer_scheduled'")
     ),
-    "payload_of_a_signal_is_json": Break("update durable._signals set data = 'torn' where name = 'go'"),
+    "payload_of_a_signal_is_json": Break("update durable._signals set data = 'torn' where delivery = 3"),
     "C-1 child_is_of_its_kind": Break(
         "update durable._executions set workflow = 'leaf' where id = 'r.3'; "
         + T.format("workflow = 'leaf'", "r.3")
@@ -117,8 +119,8 @@ LAWS: dict[str, Break] = {
         NEW.format("workflow = 'other'") + "; " + T.format("workflow = 'other'", "g")
     ),
     "generation_numbers_go_on": Break(
-        f"{CUT.format('g', 'h.previous is not null and x.seq > 1')}; "
-        + NEW.format("first_child = 1, next_child = 1, reserved = '{}', next_seq = 2")
+        f"{CUT.format('g', 'h.previous is not null and x.seq > 0')}; "
+        + NEW.format("first_child = 1, next_child = 1, reserved = '{}', next_seq = 1")
     ),
     "generation_has_one_successor": Break(
         "update durable._executions set previous = (select execution from durable._executions"

@@ -47,6 +47,7 @@ HISTORY = {
         "_journal_values",
         "_inboxes",
         "_signals",
+        "_backlog",
         "_join_sets",
         "_members",
         "_forks",

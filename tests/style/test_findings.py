@@ -17,7 +17,7 @@ DEMANDED = {
     "security": {f"F{number}" for number in range(1, 14)} - {"F6"},
     "chaos": {"1", "2", "3", "4", "5", "6", "7", "8", "9", "13", "a"},
     "conformance": {"1", "2", "3", "4", "5a", "5b", "5c", "6", "7", "8"},
-    "cases": {f"C0{number}" for number in (24, 45, 46, 50, 54, 63, 64, 66, 67, 84, 86, 89)},
+    "cases": {f"C0{number}" for number in (24, 45, 46, 50, 54, 63, 64, 66, 67, 84, 86, 87, 89)},
     "samples": {"F1", "F11"},
     "newcomer": {"W2", "W3", "W4", "W5"},
     "fresh": {"D025", "D045"},

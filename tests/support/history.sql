@@ -98,7 +98,7 @@ declare
 begin
   foreach v_table in array
     array['_promises', '_tasks', '_callbacks', '_listeners', '_resumes', '_unblocks', '_schedules', '_executions', '_inboxes',
-          '_signals', '_journal']
+          '_signals', '_backlog', '_journal']
   loop
     execute format('create trigger history_of_rows after insert or update or delete on durable.%I '
                    'for each row execute function test_history.record(%L)', v_table, v_table);

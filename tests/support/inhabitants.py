@@ -128,10 +128,17 @@ def inhabit_journals(conn: Connection) -> None:
 
 
 def inhabit_generations(conn: Connection) -> None:
-    """A run in its second generation, with a signal that waited, and journals that a client keeps."""
+    """Runs in their second generation: with a signal that waited, and with a backlog that was read from."""
     held = begin_run(conn, "g")
     ask(conn, send("g"))
     take_turn(conn, "W", report(held, outcomes=[done(0)], commands=[promise(1)]))
     take_turn(conn, "W", report(held, end=continue_as_new(on=3), seen=held.next + 5))
     held = claim(conn, "W", "q-g")
     take_turn(conn, "W", report(held, commands=[captured(3)]))
+    held = begin_run(conn, "lag")
+    for number in range(3):
+        ask(conn, send("lag", payload=str(number), key=f"key {number}"))
+    answer = take_turn(conn, "W", report(held, commands=[receive(0)]))
+    take_turn(conn, "W", report(held, end=continue_as_new(on=1), seen=answer.next_of(held) + 3))
+    take_turn(conn, "W", report(claim(conn, "W", "q-lag"), commands=[receive(1)]))
+    ask(conn, send("lag", payload="3", key="key 3"))

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from pyengine.protocol.journal import ALLOCATING, RowType
-from tests.support.steps import Key, Row, Step
+from tests.support.steps import NONE, Key, Row, Step
 
 Seen: TypeAlias = Iterator[tuple[str, object]]
 Check: TypeAlias = Callable[[Step], Seen]
@@ -169,14 +169,20 @@ def consistent_grace_is_kept(step: Step) -> Seen:
 
 
 def preserved_signals(step: Step) -> Seen:
-    """What was delivered stays delivered, as it was."""
+    """What was delivered stays delivered, as it was; of a backlog rows go, and none changes."""
     for key, chain in step.images["_signals"].items():
         if any(row is not None for row in chain[:-1]):
+            yield str(key), f"signal {chain[0]} became {chain[-1]}"
+    for key, chain in step.images["_backlog"].items():
+        if chain[0] is not None and chain[-1] not in (None, chain[0]):
             yield str(key), f"signal {chain[0]} became {chain[-1]}"
 
 
 def preserved_no_signal_after_the_end(step: Step) -> Seen:
-    """Nothing is delivered to a run that has ended."""
+    """Nothing is delivered to a run that has ended, and nothing put into its backlog."""
+    for key, _ in step.born("_backlog"):
+        if (step.promise(key[0]) or NONE)["state"] != "pending":
+            yield str(key), "put into the backlog of a run that has ended"
     for key, _ in step.born("_signals"):
         if step.status(key[0])[0] in ENDED:
             yield str(key), f"delivered to a run that is {status(step, key[0])}"
@@ -267,22 +273,27 @@ def consistent_generation_follows_an_end(step: Step) -> Seen:
 
 
 def consistent_signals_are_carried(step: Step) -> Seen:
-    """What was sent and not received is delivered to the next generation, in the same order."""
+    """What was sent and not received lies before the next generation, in the same order."""
     for _, old, new in births_of_generations(step):
         if "execution" not in old:
             continue
         for key in step.store.under["_inboxes", old["execution"]]:
             inbox = step.store.rows["_inboxes"][key]
-            left = payloads(step, (old["execution"], inbox["name"]), inbox["received"])
-            carried = payloads(step, (new["execution"], inbox["name"]), 0)
+            own = (old["execution"], inbox["name"])
+            left = payloads(step, "_signals", own, inbox["received"])
+            if inbox["backlog_upto"] is not None:
+                next_number = inbox["backlog_from"] + inbox["delivered"]
+                left += payloads(step, "_backlog", (old["id"], inbox["name"]), next_number)
+            after = step.after("_inboxes", (new["execution"], inbox["name"])) or {"backlog_from": 2**31}
+            carried = payloads(step, "_backlog", (new["id"], inbox["name"]), after["backlog_from"])
             if left and carried[-len(left) :] != left:
                 yield new["id"], f"{left} of {inbox['name']} lay there, {carried} went on"
 
 
-def payloads(step: Step, inbox: Key, after: int) -> list[tuple[object, object]]:
-    """Key and payload of the deliveries of one inbox after a number, in order."""
-    keys = [key for key in step.store.under["_signals", inbox[0]] if key[1] == inbox[1] and key[2] > after]
-    rows = (step.store.rows["_signals"][key] for key in sorted(keys))
+def payloads(step: Step, relation: str, inbox: Key, after: int) -> list[tuple[object, object]]:
+    """Key and payload of the signals of one inbox or backlog after a number, in order."""
+    keys = [key for key in step.store.under[relation, inbox[0]] if key[1] == inbox[1] and key[2] > after]
+    rows = (step.store.rows[relation][key] for key in sorted(keys))
     return [(row["key"], row["data"]) for row in rows]
 
 

@@ -34,6 +34,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "_executions": ("execution",),
     "_inboxes": ("execution", "name"),
     "_signals": ("execution", "name", "delivery"),
+    "_backlog": ("id", "name", "number"),
     "_journal": ("execution", "seq"),
 }
 LEASE = ("pid", "ttl", "expires_at")

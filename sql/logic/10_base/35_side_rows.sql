@@ -1,6 +1,6 @@
--- Side rows: callbacks, listeners, resumes, inboxes, join sets, waits for rows, progress. Each is written under the lock of the
--- promise, task or head that it belongs to. Only two kinds of sessions lock one without that: people, by hand, and for a moment
--- the sweep that tests waits for rows. The engine waits for neither: work that needs a locked row is left out.
+-- Side rows: callbacks, listeners, resumes, inboxes, backlogs, join sets, waits for rows, progress. Each is written under the
+-- lock of the promise, task or head that it belongs to. Only two kinds of sessions lock one without that: people, by hand, and
+-- for a moment the sweep that tests waits for rows. The engine waits for neither: work that needs a locked row is left out.
 -- A row that was never locked or changed has no xmax, so one query shows that all are free. Only if one may be locked are they
 -- locked, with SKIP LOCKED. If a row is locked between that query and the write, the write waits for it once, for lock_timeout
 -- at most: the next query sees the lock.
@@ -119,6 +119,20 @@ end
 $$;
 comment on function durable._try_lock_awaits(text) is
   'Class 4: the callbacks of a run on its children and on the promises that it adopted. False if another session has locked one.';
+
+create or replace function durable._try_lock_backlog(p_id text, p_names text[], p_numbers bigint[])
+returns tid[] language plpgsql volatile
+as $$
+begin
+  return array(
+    select x.place from unnest(p_names, p_numbers) as u (name, number)
+    cross join lateral (
+      select b.ctid as place from durable._backlog b
+      where b.id = p_id and b.name = u.name and b.number <= u.number for update skip locked) x);
+end
+$$;
+comment on function durable._try_lock_backlog(text, text[], bigint[]) is
+  'Class 4: the rows of a backlog up to these numbers, which nobody will receive. One that another session has locked is left to the next generation.';
 
 create or replace function durable._try_lock_run_side_rows(p_reports durable._run_report[])
 returns text[] language plpgsql volatile

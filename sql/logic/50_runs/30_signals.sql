@@ -64,8 +64,13 @@ begin
       from generation g join durable._executions h on h.execution = any (array[g.previous])
     )
     select d.delivery from (
+      select (select (b.number - i.backlog_from)::integer from durable._backlog b
+              join durable._inboxes i on i.execution = g.execution and i.name = b.name and i.backlog_from < b.number
+              where b.id = g.id and b.name = p_name and b.key = p_key) as delivery
+      from generation g where g.execution = p_execution and g.previous is not null
+      union all
       select (select s.delivery from durable._signals s
-              where s.execution = g.execution and s.name = p_name and s.key = p_key) as delivery
+              where s.execution = g.execution and s.name = p_name and s.key = p_key)
       from generation g
       union all
       select (select s.delivery from durable._removed_signals s where s.id = g.id and s.name = p_name and s.key = p_key)
@@ -74,7 +79,7 @@ begin
 end
 $$;
 comment on function durable._known_delivery(bigint, text, text) is
-  'The number of the delivery with this key, to the present generation of the run or to an earlier one, also to one that was removed.';
+  'The number of the delivery with this key, to the present generation of the run or to an earlier one, also to one that was removed; or of that to come, for a signal in the backlog.';
 
 create or replace function durable._wake(p_ids text[], p_now bigint)
 returns text[] language plpgsql volatile
@@ -129,33 +134,83 @@ $$;
 comment on function durable._receipts(bigint[], text, integer[], integer[], bigint) is
   'Completes waiting receives of one name, one for each run, with deliveries, and ends the wait of a run that has no other child to wait for. Answers the runs that became ready.';
 
+create or replace function durable._put_behind(p_executions bigint[], p_name text, p_payloads text[], p_key text)
+returns void language sql volatile
+as $$
+  with counted as (
+    update durable._inboxes i set backlog_upto = i.backlog_upto + 1
+    from unnest(p_executions, p_payloads) as u (execution, payload)
+    where i.execution = any (array[u.execution]) and i.name = p_name
+    returning i.execution, i.backlog_upto, u.payload
+  )
+  insert into durable._backlog (execution, number, seq, id, name, key, data)
+  select h.execution, c.backlog_upto, h.next_seq, h.id, p_name, p_key, c.payload
+  from counted c join durable._executions h on h.execution = any (array[c.execution])
+$$;
+comment on function durable._put_behind(bigint[], text, text[], text) is
+  'Puts a signal behind the backlogs of its name; its journal row comes when it is received.';
+
+create or replace function durable._deliver_backlog(p_receipts durable._event[], p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_events durable._event[] := array(
+    select row(e.execution, 'signal_delivered', null, e.attempt, e.name, null, null)::durable._event
+    from unnest(p_receipts) e
+    join durable._inboxes i on i.execution = any (array[e.execution]) and i.name = any (array[e.name])
+    where e.type = 'signal_received' and i.delivered < e.attempt order by e.execution, e.child);
+begin
+  insert into durable._signals (execution, name, delivery, key, data)
+  select e.execution, e.name, e.attempt, b.key, b.data
+  from unnest(v_events) e
+  join durable._executions h on h.execution = any (array[e.execution])
+  join durable._inboxes i on i.execution = any (array[e.execution]) and i.name = any (array[e.name])
+  cross join lateral (
+    select x.key, x.data from durable._backlog x
+    where x.id = h.id and x.name = e.name and x.number = i.backlog_from + e.attempt offset 0) b;
+  perform durable._append(v_events, p_now);
+end
+$$;
+comment on function durable._deliver_backlog(durable._event[], bigint) is
+  'Delivers the next signal of a backlog for each of these receipts whose delivery is not in the journal yet. The row of the backlog stays until the run continues as new.';
+
 create or replace function durable._deliver(
   p_executions bigint[], p_name text, p_payloads text[], p_key text, p_now bigint)
 returns table (deliveries integer[], woken boolean) language plpgsql volatile
 as $$
 declare
   v_deliveries integer[];
+  v_behind bigint[];
   v_waiting bigint[];
   v_numbers integer[];
   v_receivers integer[];
   v_is_awaited boolean;
   v_woken text[] := '{}';
 begin
-  select bool_or(i.receiver is not null), array_agg(coalesce(i.delivered, 0) + 1 order by u.ord),
+  select bool_or(i.receiver is not null),
+         array_agg(case when b.lies then (i.backlog_upto - i.backlog_from)::integer
+                        else coalesce(i.delivered, 0) end + 1 order by u.ord),
+         coalesce(array_agg(h.execution order by u.ord) filter (where b.lies), '{}'),
          array_agg(h.execution order by u.ord) filter (where r.receives),
          array_agg(i.delivered + 1 order by u.ord) filter (where r.receives),
          array_agg(i.receiver order by u.ord) filter (where r.receives)
-  into v_is_awaited, v_deliveries, v_waiting, v_numbers, v_receivers
+  into v_is_awaited, v_deliveries, v_behind, v_waiting, v_numbers, v_receivers
   from unnest(p_executions) with ordinality as u (execution, ord)
   cross join lateral (select e.* from durable._executions e where e.execution = u.execution offset 0) h
   left join lateral (
     select x.* from durable._inboxes x where x.execution = u.execution and x.name = p_name offset 0) i on true
+  cross join lateral (select i.backlog_upto > i.backlog_from + i.delivered as lies) b
   cross join lateral (
     select h.status in ('running', 'blocked')
            and (i.receiver >= h.next_child or i.receiver = any (h.reserved)) as receives) r;
+  if v_behind <> '{}' then
+    perform durable._put_behind(v_behind, p_name, array(
+      select u.payload from unnest(p_executions, p_payloads) with ordinality as u (execution, payload, ord)
+      where u.execution = any (v_behind) order by u.ord), p_key);
+  end if;
   insert into durable._signals (execution, name, delivery, key, data)
   select u.execution, p_name, u.delivery, p_key, u.payload
-  from unnest(p_executions, v_deliveries, p_payloads) as u (execution, delivery, payload);
+  from unnest(p_executions, v_deliveries, p_payloads) as u (execution, delivery, payload) where u.execution <> all (v_behind);
   if v_is_awaited then
     -- an inbox with a waiting receive has no unread signal; a run that is being cancelled waits no more
     update durable._inboxes i set receiver = null
@@ -167,7 +222,7 @@ begin
   end if;
   perform durable._append(array(
     select row(u.execution, 'signal_delivered', null, u.delivery, p_name, null, null)::durable._event
-    from unnest(p_executions, v_deliveries) as u (execution, delivery)), p_now);
+    from unnest(p_executions, v_deliveries) as u (execution, delivery) where u.execution <> all (v_behind)), p_now);
   if v_waiting is not null then
     v_woken := durable._receipts(v_waiting, p_name, v_numbers, v_receivers, p_now);
   end if;
@@ -175,7 +230,7 @@ begin
 end
 $$;
 comment on function durable._deliver(bigint[], text, text[], text, bigint) is
-  'Delivers one signal of a name to each of these runs: writes SignalDelivered and, for a waiting receive, SignalReceived. The signal stays unread in a run that is being cancelled (R14), and in a run whose code changed and used the number of the receive for another call. Answers the numbers in the order of the runs, and whether a run became ready.';
+  'Delivers one signal of a name to each of these runs: writes SignalDelivered and, for a waiting receive, SignalReceived. The signal stays unread in a run that is being cancelled (R14), and in a run whose code changed and used the number of the receive for another call. It goes behind a backlog, if there is one. Answers the numbers in the order of the runs, and whether a run became ready.';
 
 create or replace function durable.signal_v1(p_run text, p_name text, p_payload text, p_key text)
 returns table (delivery integer, created boolean, woken boolean) language plpgsql volatile rows 1
@@ -253,16 +308,21 @@ returns bigint[] language plpgsql volatile
 as $$
 declare
   v_events durable._event[];
+  v_has_backlog boolean;
 begin
   perform durable._check_receives(p_reports);
-  v_events := array(
-    select row(b.execution, 'signal_received', a.child, i.received + 1, a.name, null, null)::durable._event
-    from unnest(p_reports) b
-    join durable._executions h on h.execution = any (array[b.execution]) and h.status = 'running'
-    cross join lateral unnest(b.commands) a
-    join durable._inboxes i on i.execution = any (array[b.execution]) and i.name = any (array[a.name])
-    where b.verdict = 'ok' and a."do" = 'receive' and i.delivered > i.received
-    order by b.execution, a.child);
+  select coalesce(array_agg(row(b.execution, 'signal_received', a.child, i.received + 1, a.name, null, null)::durable._event
+                              order by b.execution, a.child), '{}'), bool_or(i.delivered = i.received)
+  into v_events, v_has_backlog
+  from unnest(p_reports) b
+  join durable._executions h on h.execution = any (array[b.execution]) and h.status = 'running'
+  cross join lateral unnest(b.commands) a
+  join durable._inboxes i on i.execution = any (array[b.execution]) and i.name = any (array[a.name])
+  where b.verdict = 'ok' and a."do" = 'receive'
+    and (i.delivered > i.received or i.backlog_upto > i.backlog_from + i.delivered);
+  if v_has_backlog then
+    perform durable._deliver_backlog(v_events, p_now);
+  end if;
   perform durable._append(v_events, p_now);
   insert into durable._inboxes as i (execution, name, receiver)
   select b.execution, a.name, a.child
@@ -276,4 +336,4 @@ begin
 end
 $$;
 comment on function durable._receive_buffered(durable._run_report[], bigint) is
-  'Handles the receives that the reports ask for: a buffered signal is received at once; else the next delivery of that name will be. A run that is being cancelled receives nothing (R14). Answers the executions that received a signal.';
+  'Handles the receives that the reports ask for: a buffered signal, or the next of a backlog, is received at once; else the next delivery of that name will be. A run that is being cancelled receives nothing (R14). Answers the executions that received a signal.';

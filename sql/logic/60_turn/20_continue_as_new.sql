@@ -28,27 +28,59 @@ $$;
 comment on function durable._next_head(bigint, integer, text, integer, bigint) is
   'Creates head and ExecutionStarted of the next generation; p_attempt, if it is another attempt of the run. It is born with the rules of a new run, because it begins a journal. The key moves to the new head. Child numbers continue, because they are part of ids.';
 
-create or replace function durable._carry_signals(
-  p_old bigint, p_new bigint, p_unseen integer[], p_all boolean, p_now bigint)
+create or replace function durable._unread_signals(p_old durable._executions, p_unseen integer[], p_all boolean)
+returns table (name text, first bigint, done integer, upto bigint, moved bigint) language sql stable
+as $$
+  select i.name, f.first, d.done, greatest(i.backlog_upto, f.first + i.delivered),
+         greatest(d.done, i.backlog_upto - i.backlog_from)
+  from durable._inboxes i
+  left join (
+    select j.name, min(j.attempt) - 1 as done from durable._journal j
+    where p_unseen <> '{}' and j.execution = p_old.execution and j.bucket = p_old.bucket and j.type = 'signal_received'
+      and j.child = any (p_unseen)
+    group by j.name) u on u.name = i.name
+  cross join lateral (select case when p_all then 0 else coalesce(u.done, i.received) end as done) d
+  cross join lateral (select coalesce(i.backlog_from, -d.done) as first) f
+  where i.execution = p_old.execution and (i.backlog_upto is not null or d.done < i.delivered)
+$$;
+comment on function durable._unread_signals(durable._executions, integer[], boolean) is
+  'The names of which a generation leaves something: delivery n of it is number first + n of the backlog, done deliveries need not come again, upto is the last number, and deliveries up to moved need not be moved there, because nobody wants them or they are there.';
+
+create or replace function durable._carry_signals(p_old bigint, p_new bigint, p_unseen integer[], p_all boolean)
 returns void language plpgsql volatile
 as $$
 declare
-  v_events durable._event[];
+  v_old durable._executions;
+  v_names text[];
+  v_from bigint[];
+  v_upto bigint[];
+  v_first bigint[];
+  v_moved bigint[];
+  v_over tid[];
 begin
-  insert into durable._signals (execution, name, delivery, key, data)
-  select p_new, s.name, row_number() over (partition by s.name order by s.delivery), s.key, s.data
-  from durable._inboxes i
-  join durable._signals s on s.execution = i.execution and s.name = i.name
-  where i.execution = p_old and (p_all or s.delivery > i.received or (s.name, s.delivery) in (
-    select j.name, j.attempt from durable._journal j
-    where j.execution = p_old and j.type = 'signal_received' and j.child = any (p_unseen)));
-  v_events := array(select row(p_new, 'signal_delivered', null, s.delivery, s.name, null, null)::durable._event
-                    from durable._signals s where s.execution = p_new order by s.name, s.delivery);
-  perform durable._append(v_events, p_now);
+  select * into v_old from durable._executions h where h.execution = p_old;
+  select array_agg(u.name), array_agg(u.first + u.done), array_agg(u.upto), array_agg(u.first), array_agg(u.moved)
+  into v_names, v_from, v_upto, v_first, v_moved
+  from durable._unread_signals(v_old, p_unseen, p_all) u;
+  if v_names is null then
+    return;
+  end if;
+  insert into durable._backlog (id, name, number, key, data)
+  select v_old.id, s.name, u.first + s.delivery, s.key, s.data
+  from unnest(v_names, v_first, v_moved) as u (name, first, moved)
+  join durable._signals s on s.execution = p_old and s.name = any (array[u.name]) and s.delivery > u.moved;
+  v_over := durable._try_lock_backlog(v_old.id, v_names, v_from);
+  delete from durable._backlog b where b.ctid = any (v_over);
+  -- while a row is left the numbers go on; a name of which nothing is left is forgotten
+  insert into durable._inboxes (execution, name, backlog_from, backlog_upto)
+  select p_new, u.name, u.first, u.upto
+  from unnest(v_names, v_from, v_upto) as u (name, first, upto)
+  where (select count(*) from (
+    select from durable._backlog b where b.id = v_old.id and b.name = u.name limit 1) x) > 0;
 end
 $$;
-comment on function durable._carry_signals(bigint, bigint, integer[], boolean, bigint) is
-  'Delivers again, numbered from 1, the signals that were not received, and those that the receives p_unseen got after the code had given them up; or all (p_all), for code that begins again.';
+comment on function durable._carry_signals(bigint, bigint, integer[], boolean) is
+  'Gives the next generation the signals that were not received, and those that the receives p_unseen got after the code had given them up; or all (p_all), for code that begins again. They become the backlog of the run. Rows that are in it already stay; those before the next generation are removed.';
 
 create or replace function durable._let_children_go(p_id text, p_execution bigint)
 returns void language plpgsql volatile
@@ -97,7 +129,7 @@ begin
   perform durable._append(
     array[row(p_old, case when v_again then 'execution_failed'::durable.row_type else 'execution_completed' end, null, null,
               null, null, v_end::text)::durable._event], p_now);
-  perform durable._carry_signals(p_old, v_new.execution, coalesce(p_children[2:], '{}'), v_again, p_now);
+  perform durable._carry_signals(p_old, v_new.execution, coalesce(p_children[2:], '{}'), v_again);
   update durable._promises p set head = v_new.execution where p.id = p_id;
   update durable._tasks t
   set execution = v_new.execution, rules = v_new.rules, state = 'pending', pid = null, ttl = null, expires_at = null, crashes = 0,

@@ -74,6 +74,31 @@ $$;
 comment on function durable._fork_children(bigint, integer) is
   'The children of a journal: kind (the type of the first row), the numbers of beginning and end, whether a fork at this position copies each of them, and the attempts in the copy: attempt for a local step, started and is_started for a child run.';
 
+create or replace function durable._fork_backlog(p_execution bigint, p_upto integer)
+returns table (name text, delivery integer, key text, data text) language sql stable
+as $$
+  select b.name, (b.number - i.backlog_from)::integer, b.key, b.data
+  from durable._executions h
+  join durable._inboxes i on i.execution = h.execution and i.backlog_from < i.backlog_upto
+  join durable._backlog b on b.id = any (array[h.id]) and b.name = any (array[i.name]) and b.number > i.backlog_from
+  where h.execution = p_execution and (b.execution is distinct from p_execution or b.seq <= p_upto)
+$$;
+comment on function durable._fork_backlog(bigint, integer) is
+  'The backlog with which a present generation began, and what had come behind it before a position of its journal.';
+
+create or replace function durable._fork_signals(p_execution bigint, p_upto integer)
+returns table (key text, seq integer) language sql stable
+as $$
+  select format('signal:%s:%s', x.name, x.number), min(x.seq)
+  from (select r.name, r.attempt as number, r.seq
+        from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'signal_delivered'
+        union all
+        select b.name, b.delivery, null from durable._fork_backlog(p_execution, p_upto) b) x
+  group by x.name, x.number
+$$;
+comment on function durable._fork_signals(bigint, integer) is
+  'The signals that a fork at this position gets, as keys of set_values: those delivered before it, and the backlog.';
+
 create or replace function durable._fork_names(p_execution bigint, p_upto integer)
 returns text language sql stable
 as $$
@@ -85,8 +110,7 @@ as $$
       from durable._fork_children(p_execution, p_upto) c
       where c.type not in ('timer_scheduled', 'join_set_created', 'signal_received')
       union all
-      select r.seq, format('signal:%s:%s', r.name, r.attempt)
-      from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'signal_delivered') u
+      select s.seq, s.key from durable._fork_signals(p_execution, p_upto) s) u
   ) x
 $$;
 comment on function durable._fork_names(bigint, integer) is 'The calls whose values can be set, for an error message; null if there are none.';
@@ -134,8 +158,7 @@ as $$
            coalesce(min(c.child) filter (where c.copied), (array_agg(c.child order by c.began))[1]) as child
     from child c where c.name = any (p_keys) and c.type <> 'signal_received' group by c.name
   ), signal as (
-    select format('signal:%s:%s', r.name, r.attempt) as key
-    from durable._prefix(p_execution, p_upto) r where r.copied and r.type = 'signal_delivered'
+    select g.key from durable._fork_signals(p_execution, p_upto) g
   )
   select k.key,
          case when c.type = 'signal_received' then format('signal:%s:%s', c.name, c.delivery)

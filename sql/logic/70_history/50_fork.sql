@@ -98,6 +98,31 @@ $$;
 comment on function durable._copy_signals(bigint, durable._executions, jsonb) is
   'Copies the inboxes, as the copied rows count them, and the delivered signals.';
 
+create or replace function durable._deliver_copies(
+  p_from bigint, p_to durable._executions, p_upto integer, p_values jsonb, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_events durable._event[];
+begin
+  with copied as (
+    insert into durable._signals (execution, name, delivery, key, data)
+    select p_to.execution, b.name, b.delivery, b.key,
+           coalesce((p_values -> format('signal:%s:%s', b.name, b.delivery))::text, b.data)
+    from durable._fork_backlog(p_from, p_upto) b
+    left join durable._inboxes o on o.execution = p_to.execution and o.name = any (array[b.name])
+    where b.delivery > coalesce(o.delivered, 0)
+    returning name, delivery
+  )
+  select coalesce(array_agg(row(p_to.execution, 'signal_delivered', null, c.delivery, c.name, null, null)::durable._event
+                            order by c.name, c.delivery), '{}')
+  into v_events from copied c;
+  perform durable._append(v_events, p_now);
+end
+$$;
+comment on function durable._deliver_copies(bigint, durable._executions, integer, jsonb, bigint) is
+  'Delivers to a fork what the copied part had not received from the backlog. A fork has no backlog: it may receive what the original has taken out since.';
+
 create or replace function durable._fork_receivers(p_from durable._executions, p_to bigint, p_upto integer)
 returns table (name text, child integer, delivery integer) language sql stable
 as $$
@@ -315,6 +340,7 @@ declare
 begin
   perform durable._copy_journal(p_from.execution, p_to.execution, p_upto, p_values);
   perform durable._copy_signals(p_from.execution, p_to, p_values);
+  perform durable._deliver_copies(p_from.execution, p_to, p_upto, p_values, p_now);
   perform durable._copy_join_sets(p_to);
   perform durable._copy_settled(p_from, p_to, p_upto, p_values);
   perform durable._give_children(p_from, p_to, p_upto, p_values, p_now);

@@ -175,6 +175,7 @@ begin
   delete from durable._forks f where f.id = any (v_tree);
   delete from durable._progress g where g.id = any (v_tree);
   delete from durable._removed_signals s where s.id = any (v_tree);
+  delete from durable._backlog b where b.id = any (v_tree);
   delete from durable._code_waits c
   where c.id = any (array(select x.id from durable._code_waits x where x.id = any (v_tree) for update skip locked));
   delete from durable._callbacks c where c.awaited_id = any (v_tree);

@@ -4,7 +4,9 @@ create or replace function durable._unread(p_execution bigint)
 returns text[] language sql stable
 as $$
   select nullif(array(select i.name from durable._inboxes i
-                      where i.execution = p_execution and i.delivered > i.received order by i.name limit 5), '{}')
+                      where i.execution = p_execution
+                        and (i.delivered > i.received or i.backlog_upto > i.backlog_from + i.delivered)
+                      order by i.name limit 5), '{}')
 $$;
 comment on function durable._unread(bigint) is
   'Names of signals that were sent to a run and that its code has not received, five at most; null for none.';

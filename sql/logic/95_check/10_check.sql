@@ -410,6 +410,18 @@ as $$
   left join durable._promises p on p.id = any (array[x.id])
   where p.head is null
   union all
+  select v.law, x.id, format('signal %s, number %s', x.name, x.number)
+  from span s
+  cross join lateral (select b.* from durable._backlog b where b.id >= s.first and b.id < s.beyond offset 0) x
+  left join durable._promises p on p.id = any (array[x.id])
+  left join durable._inboxes i on i.execution = any (array[p.head]) and i.name = any (array[x.name])
+  left join durable._executions e on e.execution = any (array[x.execution])
+  cross join lateral (values
+    ('backlog_is_counted_in_an_inbox', i.backlog_upto is null),
+    ('backlog_came_to_its_run', e.id <> x.id or x.seq not between 1 and e.next_seq or (e.id is null and x.execution > p.head))
+  ) as v (law, broken)
+  where v.broken
+  union all
   select v.law, f.id, format('made from %s, execution %s, at %s', f.origin_id, f.origin, f.seq)
   from span s
   cross join lateral (select x.* from durable._forks x where x.id >= s.first and x.id < s.beyond offset 0) f
@@ -424,7 +436,7 @@ as $$
   ) as v (law, broken)
   where v.broken
 $$;
-comment on function durable._check_remains(text[], text[]) is 'Laws of tombstones, a removed id or key has no rows, and keys of removed signals are of runs that exist; and of forks, as far as their origin is kept.';
+comment on function durable._check_remains(text[], text[]) is 'Laws of tombstones, a removed id or key has no rows, keys of removed signals and backlogs are of runs that exist; and of forks, as far as their origin is kept.';
 
 create or replace function durable._number(p_json jsonb)
 returns bigint language sql immutable parallel safe

@@ -52,6 +52,25 @@ as $$
   select 'payload_of_a_signal_is_json', k.execution::text, format('signal %s, delivery %s', k.name, k.delivery)
   from stored k where durable._is_unreadable(k.data)
   union all
+  select v.law, i.execution::text,
+         format('signal %s, numbers %s to %s: %s rows, the last %s', i.name, i.backlog_from + 1, i.backlog_upto, k.rows, k.last)
+  from inbox i
+  join durable._executions h on h.execution = any (array[i.execution])
+  join durable._promises p on p.id = any (array[h.id]) and p.head = i.execution
+  cross join lateral (
+    select count(*) as rows, max(b.number) as last, bool_or(durable._is_unreadable(b.data)) as unreadable,
+           bool_or(s.delivery is not null and row(s.key, s.data) is distinct from row(b.key, b.data)) as differ
+    from durable._backlog b
+    left join durable._signals s on s.execution = any (array[i.execution]) and s.name = any (array[i.name])
+         and s.delivery = any (array[b.number - i.backlog_from])
+    where b.id = p.id and b.name = i.name and b.number > i.backlog_from offset 0) k
+  cross join lateral (values
+    ('backlog_has_what_its_inbox_counts', k.rows <> i.backlog_upto - i.backlog_from or k.last > i.backlog_upto),
+    ('backlog_was_delivered_as_it_is', k.differ),
+    ('payload_of_a_signal_is_json', k.unreadable)
+  ) as v (law, broken)
+  where i.backlog_upto is not null and v.broken
+  union all
   select 'signal_is_its_delivery', x.execution::text, format('signal %s, delivery %s', x.name, x.delivery)
   from (select k.execution, k.name, k.delivery, 1 as balance from stored k
         union all
@@ -67,7 +86,7 @@ as $$
   from inbox i where i.receiver is not null group by i.execution, i.receiver having count(*) > 1
 $$;
 comment on function durable._check_signal_tables(int8multirange, durable._journal_line[]) is
-  'Inboxes and signals agree with the journal. A waiting receive has a number that no row has yet.';
+  'Inboxes and signals agree with the journal, and that of a present generation with the backlog. A waiting receive has a number that no row has yet.';
 
 create or replace function durable._check_join_sets(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable

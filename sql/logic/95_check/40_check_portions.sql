@@ -43,6 +43,7 @@ begin
       (select w.promise_id from durable._row_waits w order by w.promise_id desc limit 1),
       (select r.id from durable._removed r order by r.id desc limit 1),
       (select s.id from durable._removed_signals s order by s.id desc limit 1),
+      (select b.id from durable._backlog b order by b.id desc limit 1),
       (select f.id from durable._forks f order by f.id desc limit 1),
       (select g.id from durable._progress g order by g.id desc limit 1))));
 end
