@@ -28,6 +28,7 @@ from pyengine.protocol.journal import Row, RowType
 from pyengine.protocol.rules import RULES
 from pyengine.replay.divergence import SAME_AS_JOURNAL
 from pyengine.replay.machine import Replay
+from pyengine.replay.unawaited import UNAWAITED
 from pyengine.values.codec import Codec
 
 __all__ = ["Divergence", "Finding", "Journal", "Verdict", "check_journal"]
@@ -178,7 +179,12 @@ def _replayed(journal: Journal, workflow: WorkflowDef, codec: Codec) -> _Replaye
         return _Replayed(None, refused)
     rows = msgspec.json.decode(journal.rows, type=list[Row])
     replay = Replay(
-        workflow, _run_info(journal), lambda: time.time_ns() // 1_000_000, random.Random(0), codec
+        workflow,
+        _run_info(journal),
+        lambda: time.time_ns() // 1_000_000,
+        random.Random(0),
+        codec,
+        unawaited=UNAWAITED,
     )
     replay.load(rows)
     try:

@@ -68,7 +68,7 @@ def observing(left: Callable[[str], object], *, warm: bool = True) -> Callable[.
     """
 
     def make(*args: Any, **options: Any) -> RunManager:
-        runs = _ObservedRuns(*args, **options if warm else {"warm": WarmRuns(0, 0)})
+        runs = _ObservedRuns(*args, **(options if warm else options | {"warm": WarmRuns(0, 0)}))
         runs.left = left
         return runs
 

@@ -12,7 +12,10 @@ from pyengine.definitions.dependencies import Dependencies, current_dependencies
 from pyengine.definitions.registry import Registry
 from pyengine.definitions.schedules import ScheduleDef
 from pyengine.features.sql.service_runner import Server
+from pyengine.replay.unawaited import UNAWAITED
 from pyengine.worker.extensions import Extensions
+from pyengine.worker.sql_step_runner import SqlStepRunner
+from pyengine.worker.transaction_runner import TransactionRunner
 
 __all__ = ["extensions"]
 
@@ -30,5 +33,8 @@ def extensions(
     return Extensions(
         declarations=lambda links: ScheduleDeclarations(links, registry, schedules.values()),
         services=Server,
+        steps_in_sql=SqlStepRunner,
+        requests=TransactionRunner,
         shared=((current_dependencies, dependencies),),
+        unawaited=UNAWAITED,
     )

@@ -47,8 +47,8 @@ from pyengine.replay.call_sequence import describe_end
 from pyengine.replay.cancellation import REPEATS_MAX, Cancellation
 from pyengine.replay.completions import complete, fire_at_ms
 from pyengine.replay.divergence import refusal
+from pyengine.replay.extensions import NO_SEARCH, UnawaitedCalls
 from pyengine.replay.history import History, add_outcomes
-from pyengine.replay.unawaited import misused_call_hint, put_unread, warn_of_unawaited
 from pyengine.values.codec import Codec
 from pyengine.values.exceptions import only_error
 
@@ -72,9 +72,11 @@ class Replay:
         now_ms: reads the clock, epoch milliseconds; asked for new values of `ctx.now` only.
         randomness: source of new values of `ctx.random` and `ctx.uuid4`.
         codec: reads and writes values; bounds their size.
+        unawaited: finds calls that no code awaits.
 
     Attributes:
         finished: the workflow returned, raised, left or was halted; it cannot be advanced any more.
+        evicted: its coroutine was thrown away.
 
     The worker loads rows, calls `advance` and reports what that returns in a turn. If the turn accepts it the
     worker calls `accept`; if the verdict is stale or the lease is lost, `evict`.
@@ -87,8 +89,11 @@ class Replay:
         now_ms: Callable[[], int],
         randomness: Randomness,
         codec: Codec,
+        *,
+        unawaited: UnawaitedCalls = NO_SEARCH,
     ) -> None:
         self.workflow = workflow
+        self._unawaited = unawaited
         self.run = run
         self._codec = codec
         self._randomness = randomness
@@ -105,8 +110,7 @@ class Replay:
         self._fire_at_ms: dict[int, int] = {}
         self._unread: list[Call] = []
         self._value: str | None = None
-        self._evicted = False
-        self.finished = False
+        self.evicted = self.finished = False
 
     @cached_property
     def _cancellation(self) -> Cancellation:
@@ -126,11 +130,6 @@ class Replay:
     def cancel_requested(self) -> bool:
         """Whether a cancellation is requested, so that unrecorded commands have no effect."""
         return self._sequence.cancellation.requested
-
-    @property
-    def evicted(self) -> bool:
-        """Whether its coroutine was thrown away."""
-        return self._evicted
 
     @property
     def next_seq(self) -> int:
@@ -188,7 +187,7 @@ class Replay:
             EngineError: it was evicted.
             KeyboardInterrupt: raised inside workflow code; evict this object.
         """
-        if self._evicted and not self.finished:
+        if self.evicted and not self.finished:
             raise EngineError(f"run {self.run.id}: its coroutine was evicted and cannot be advanced")
         if not self.finished:
             self._end = end = self._drive()
@@ -205,8 +204,8 @@ class Replay:
         Raises:
             KeyboardInterrupt, SystemExit: raised by workflow code meanwhile.
         """
-        if not self._evicted:
-            self._evicted = True
+        if not self.evicted:
+            self.evicted = True
             self._sequence.die()
             try:
                 if self._loop.has_only_main_task:
@@ -242,7 +241,7 @@ class Replay:
             end = self._result(main)
             if isinstance(end, Complete) and (self._unread or self._sequence.calls):
                 several = self._sequence.unawaited_waits
-                warn_of_unawaited(self.run, self._sequence.calls, self._unread, several, ended=True)
+                self._unawaited.warn(self.run, self._sequence.calls, self._unread, several, ended=True)
             return end
         return self._stuck_in_transaction() if waits else self._suspend()
 
@@ -341,7 +340,7 @@ class Replay:
             self._loop.advance_to(self._virtual_s(row))
         complete(call, row, self._codec)
         if not self._loop.ready:
-            put_unread(self._unread, call)
+            self._unawaited.put_unread(self._unread, call)
 
     def _virtual_s(self, row: Row) -> float:
         """Return the virtual time of a timer, in seconds: its nominal instant, not when it fired."""
@@ -385,7 +384,7 @@ class Replay:
                 return Complete(value=self._written(main))
             except EngineError as refused:
                 error = refused
-        hint = nested_loop_hint(error) or misused_call_hint(error)
+        hint = nested_loop_hint(error) or self._unawaited.hint(error)
         if hint is not None:
             error.add_note(hint)
         return self._next_attempt(error)
@@ -446,7 +445,7 @@ class Replay:
         calls, several = self._sequence.calls, self._sequence.unawaited_waits
         waiting = {child for child, call in calls.items() if not call.done() and call.awaited}
         if self._unread or several or len(waiting) < len(calls):
-            warn_of_unawaited(self.run, calls, self._unread, several, ended=False)
+            self._unawaited.warn(self.run, calls, self._unread, several, ended=False)
         waiting.update(self._loop.pending_timers)
         if not waiting:
             stuck = NotAwaitable(

@@ -19,10 +19,11 @@ from typing import Final
 from pyengine.definitions.current_run import RunInfo
 from pyengine.loop.awaitables import Call, ReceiveCall, TimedReceive, UnreadCall
 from pyengine.loop.several import WaitForSeveral
+from pyengine.replay.extensions import UnawaitedCalls
 from pyengine.values.exceptions import only_error
 from pyengine.values.tracebacks import is_ours
 
-__all__ = ["misused_call_hint", "put_unread", "warn_of_unawaited"]
+__all__ = ["UNAWAITED"]
 
 logger = logging.getLogger("pyengine.workflow")
 
@@ -37,56 +38,68 @@ _PLACES_MAX: Final = 10_000
 _reported: Final[set[tuple[CodeType, int]]] = set()
 
 
-def put_unread(unread: list[Call], call: Call) -> None:
-    """Keep a call that is complete and that no code waited for, to see whether code reads it later."""
-    if getattr(call, "made_at", None) is not None:
-        if not isinstance(call, ReceiveCall):  # a receive notices it by itself
-            call.__class__ = UnreadCall
-        unread.append(call)
+class _Unawaited(UnawaitedCalls):
+    """Finds them by what refers to them."""
 
+    def put_unread(self, unread: list[Call], call: Call) -> None:
+        """Keep a call that is complete and that no code waited for, to see whether code reads it later."""
+        if getattr(call, "made_at", None) is not None:
+            if not isinstance(call, ReceiveCall):  # a receive notices it by itself
+                call.__class__ = UnreadCall
+            unread.append(call)
 
-def warn_of_unawaited(
-    run: RunInfo,
-    pending: dict[int, Call],
-    unread: Sequence[Call],
-    waits: Sequence[WaitForSeveral],
-    *,
-    ended: bool,
-) -> None:
-    """Warn of each call that no code has waited for, nor can any more.
+    def warn(
+        self,
+        run: RunInfo,
+        pending: dict[int, Call],
+        unread: Sequence[Call],
+        waits: Sequence[WaitForSeveral],
+        *,
+        ended: bool,
+    ) -> None:
+        """Warn of each call that no code has waited for, nor can any more.
 
-    Args:
-        run: the run.
-        pending: its calls that are not complete.
-        unread: its calls that were complete before any code waited for them.
-        waits: its waits for several calls that no code has awaited, in a list of their own.
-        ended: its code has returned; else it is suspended.
-    """
-    calls: list[Call | WaitForSeveral] = [*_pending(pending, ended=ended), *_unread(unread, ended=ended)]
-    for call in (*calls, *_waits(waits, ended=ended)):
-        made_at, call.made_at = call.made_at, None
-        if made_at is None or made_at in _reported:
-            continue
-        if len(_reported) >= _PLACES_MAX:
-            _reported.clear()
-        _reported.add(made_at)
-        name, instead = call.name, f"`await {call.spelling}`"
-        if call.kind == "child run":
-            instead += f", or `ctx.start({name}, ...)` if nothing waits for it"
-        means = "the run did not wait for it"
-        if call.kind in ("step", "child run"):
-            means = "its result and its errors are lost"
-        logger.warning(
-            f"run {run.id}: {call.kind} {name} was called{_place(made_at)} and never awaited, so {means}; "
-            f"write {instead}",
-            extra={
-                "event": "workflow_unawaited_call",
-                "run": run.id,
-                "workflow": run.workflow,
-                "queue": run.queue,
-                "step": name,
-            },
-        )
+        Args:
+            run: the run.
+            pending: its calls that are not complete.
+            unread: its calls that were complete before any code waited for them.
+            waits: its waits for several calls that no code has awaited, in a list of their own.
+            ended: its code has returned; else it is suspended.
+        """
+        calls: list[Call | WaitForSeveral] = [*_pending(pending, ended=ended), *_unread(unread, ended=ended)]
+        for call in (*calls, *_waits(waits, ended=ended)):
+            made_at, call.made_at = call.made_at, None
+            if made_at is None or made_at in _reported:
+                continue
+            if len(_reported) >= _PLACES_MAX:
+                _reported.clear()
+            _reported.add(made_at)
+            name, instead = call.name, f"`await {call.spelling}`"
+            if call.kind == "child run":
+                instead += f", or `ctx.start({name}, ...)` if nothing waits for it"
+            means = "the run did not wait for it"
+            if call.kind in ("step", "child run"):
+                means = "its result and its errors are lost"
+            logger.warning(
+                f"run {run.id}: {call.kind} {name} was called{_place(made_at)} and never awaited, "
+                f"so {means}; write {instead}",
+                extra={
+                    "event": "workflow_unawaited_call",
+                    "run": run.id,
+                    "workflow": run.workflow,
+                    "queue": run.queue,
+                    "step": name,
+                },
+            )
+
+    def hint(self, error: BaseException) -> str | None:
+        """Return the alternative, for an error of code that used a call in place of its result; else None."""
+        error = only_error(error) or error
+        if not (isinstance(error, TypeError | AttributeError) and "Call'" in str(error)):
+            return None
+        call = getattr(error, "obj", None)
+        name = f"{call.kind} {call.name}" if isinstance(call, Call) else "a step or child run"
+        return f"hint: {name} was called and not awaited: write await before the call"
 
 
 def _pending(pending: dict[int, Call], *, ended: bool) -> Iterator[Call]:
@@ -126,11 +139,5 @@ def _place(made_at: tuple[CodeType, int]) -> str:
     return f" at {code.co_filename}, line {next(lines, code.co_firstlineno)},"
 
 
-def misused_call_hint(error: BaseException) -> str | None:
-    """Return the alternative, for an error of code that used a call in place of its result; else None."""
-    error = only_error(error) or error
-    if not (isinstance(error, TypeError | AttributeError) and "Call'" in str(error)):
-        return None
-    call = getattr(error, "obj", None)
-    name = f"{call.kind} {call.name}" if isinstance(call, Call) else "a step or child run"
-    return f"hint: {name} was called and not awaited: write await before the call"
+UNAWAITED = _Unawaited()
+"""For a replay; it reports a place in the code once in a process."""

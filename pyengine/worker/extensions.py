@@ -14,9 +14,28 @@ from typing import Any, Protocol
 
 import msgspec
 
+from pyengine.background import Background
 from pyengine.database.pool import ConnectionPool
+from pyengine.errors import InvalidRequest
+from pyengine.replay.extensions import NO_SEARCH, UnawaitedCalls
+from pyengine.thread_pool import ValueThreads
+from pyengine.values.codec import Codec
+from pyengine.worker.attempts import Attempt
+from pyengine.worker.capacity import Capacity
+from pyengine.worker.effects import Execute, RollBack
+from pyengine.worker.events import Event, TransactionFailed
+from pyengine.worker.run_state import LeasedRun
 
-__all__ = ["Declarations", "Extensions", "Served", "Services", "extensions_of"]
+__all__ = [
+    "Declarations",
+    "Extensions",
+    "Given",
+    "Requests",
+    "Served",
+    "Services",
+    "StepsInSql",
+    "extensions_of",
+]
 
 
 class Declarations(Protocol):
@@ -86,6 +105,76 @@ class _NoServices:
         await asyncio.get_running_loop().create_future()
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The parts of a worker that what executes for a feature may use.
+
+    Args:
+        links: connections for functions and transactions of users; who finds none free waits.
+        worker: id of the worker.
+        codec: writes errors, bounds sizes.
+        slots: reduced when connections are short.
+        post: takes events.
+        background: runs tasks.
+        values: threads that write and read large values.
+    """
+
+    links: ConnectionPool
+    worker: str
+    codec: Codec
+    slots: Capacity
+    post: Callable[[Event], None]
+    background: Background
+    values: ValueThreads
+
+
+class StepsInSql(Protocol):
+    """Executes attempts of steps that the database records by itself."""
+
+    async def run(self, run: LeasedRun, attempt: Attempt) -> Event | None:
+        """Execute an attempt, and return the event that ends it; None if it is not wanted any more.
+
+        Raises:
+            Exception: the error of the step.
+        """
+        ...
+
+
+class _NoStepsInSql:
+    def __init__(self, given: Given) -> None: ...
+
+    async def run(self, run: LeasedRun, attempt: Attempt) -> Event | None:
+        raise InvalidRequest(f"step {attempt.call.name} is in SQL, which this worker does not execute")
+
+
+class Requests(Protocol):
+    """Executes the requests of code to its worker (replay/asks.py)."""
+
+    def execute(self, effect: Execute) -> None:
+        """Execute a request; `StatementAnswered` or another event about it follows."""
+        ...
+
+    def roll_back(self, effect: RollBack) -> None:
+        """End what a run has open."""
+        ...
+
+    async def close(self) -> None:
+        """End all that is open."""
+        ...
+
+
+class _NoRequests:
+    def __init__(self, given: Given) -> None:
+        self._post = given.post
+
+    def execute(self, effect: Execute) -> None:
+        self._post(TransactionFailed(effect.run, effect.ask, "this worker executes no transactions"))
+
+    def roll_back(self, effect: RollBack) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extensions:
     """The extensions of a worker, which features fill.
@@ -94,12 +183,18 @@ class Extensions:
         declarations: makes what records the declarations of the code; takes connections for statements.
         services: makes what serves tasks of services; takes connections for functions of users, and a
             function to call with each answer that did something.
+        steps_in_sql: makes what executes steps that record themselves.
+        requests: makes what executes requests of code.
         shared: context variables that the bodies of steps see, with their values.
+        unawaited: finds calls that no code of a workflow awaits.
     """
 
     declarations: Callable[[ConnectionPool], Declarations] = _NothingDeclared
     services: Callable[[ConnectionPool, Callable[[Served], None]], Services] = _NoServices
+    steps_in_sql: Callable[[Given], StepsInSql] = _NoStepsInSql
+    requests: Callable[[Given], Requests] = _NoRequests
     shared: tuple[tuple[ContextVar[Any], Any], ...] = ()
+    unawaited: UnawaitedCalls = NO_SEARCH
 
 
 def extensions_of(given: object) -> Extensions:

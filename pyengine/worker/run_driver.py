@@ -25,6 +25,7 @@ from pyengine.protocol.turn import RunReport
 from pyengine.replay import run_log
 from pyengine.replay.advance import Advance, StepCall
 from pyengine.replay.divergence import explain
+from pyengine.replay.extensions import UnawaitedCalls
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 from pyengine.worker.attempts import Attempt, next_attempt, pauses_run, start_outcome, step_outcome
@@ -86,6 +87,7 @@ class RunDriver:
         now_ms: the database's time, epoch milliseconds.
         may_begin: whether the code of a run may be driven: its lease is known to hold.
         randomness: source of `ctx.random`.
+        unawaited: finds calls that no code awaits.
 
     Attributes:
         now_ms: reads the database's time.
@@ -103,10 +105,13 @@ class RunDriver:
         now_ms: Callable[[], int],
         may_begin: Callable[[LeasedRun], bool],
         randomness: Randomness,
+        *,
+        unawaited: UnawaitedCalls,
     ) -> None:
         self._registry = registry
         self._codec = codec
         self._randomness = randomness
+        self._unawaited = unawaited
         self.now_ms = now_ms
         self.may_begin = may_begin
         self.ending_steps = EndingSteps()
@@ -430,7 +435,7 @@ class RunDriver:
     def new_replay(self, info: RunInfo) -> Replay:
         """Return a coroutine that has no journal yet."""
         workflow = self._registry.workflow(info.workflow, info.workflow_version)
-        return Replay(workflow, info, self.now_ms, self._randomness, self._codec)
+        return Replay(workflow, info, self.now_ms, self._randomness, self._codec, unawaited=self._unawaited)
 
     @staticmethod
     def load(run: LeasedRun, rows: list[Row], next_seq: int = 0) -> None:

@@ -21,6 +21,7 @@ from pyengine.protocol.journal import Row
 from pyengine.protocol.turn import RunReport
 from pyengine.replay import run_log
 from pyengine.replay.advance import Advance
+from pyengine.replay.extensions import UnawaitedCalls
 from pyengine.values.codec import Codec
 from pyengine.worker import events as on
 from pyengine.worker.attempts import Attempt, pauses_run, start_outcome
@@ -57,6 +58,7 @@ class RunManager:
         may_begin: whether the code of a run may be driven: its lease is known to hold.
         randomness: source of `ctx.random`, and of the jitter of resends.
         warm: where suspended coroutines are kept.
+        unawaited: finds calls that no code awaits.
 
     Attributes:
         leased: runs under a lease of this worker, by execution.
@@ -74,8 +76,9 @@ class RunManager:
         randomness: Randomness,
         *,
         warm: WarmRuns,
+        unawaited: UnawaitedCalls,
     ) -> None:
-        self._driver = RunDriver(registry, codec, now_ms, may_begin, randomness)
+        self._driver = RunDriver(registry, codec, now_ms, may_begin, randomness, unawaited=unawaited)
         self._randomness = randomness
         self.leased: dict[int, LeasedRun] = {}
         self.warm = warm
@@ -252,8 +255,7 @@ class RunManager:
         return True
 
     def _step_progressed(self, event: on.StepProgressed) -> None:
-        run = self.leased.get(event.execution)
-        if run is not None:
+        if (run := self.leased.get(event.execution)) is not None:
             self._driver.step_progressed(run, event)
 
     def _retry_due(self, event: on.RetryDue) -> None:
@@ -389,8 +391,7 @@ class RunManager:
         live.asked = None
         if ask.kind in ("commit", "rollback"):
             live.transaction = None
-        asks = run.replay.asks
-        if asks is not None and asks.answer(ask, event.outcome):
+        if run.replay.asks is not None and run.replay.asks.answer(ask, event.outcome):
             if ask.kind == "commit" and event.outcome[0] == "value":
                 run.transaction_tries = 0
             if journal is None or not self._load_written(run, live, journal.rows, journal.next):
@@ -426,8 +427,7 @@ class RunManager:
             self._driver.queue_report(run)
 
     def _transaction_failed(self, event: on.TransactionFailed) -> None:
-        live = _asking(event)
-        if live is not None:
+        if (live := _asking(event)) is not None:
             self._halt_transaction(event.run, live, event.problem)
 
     def _halt_transaction(self, run: LeasedRun, live: Live, words: str) -> None:

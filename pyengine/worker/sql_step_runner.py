@@ -19,18 +19,16 @@ import asyncpg
 
 from pyengine import clock
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s
-from pyengine.database.pool import ConnectionPool
 from pyengine.database.sessions import answers, stopped
 from pyengine.database.statements.sql_functions import SQL_STEP
 from pyengine.definitions.sql_errors import sql_error
 from pyengine.definitions.sql_steps import SqlStep
 from pyengine.errors import EngineError, NotAdopted, Unavailable, passes
 from pyengine.protocol.turn import decode_journal
-from pyengine.thread_pool import ValueThreads
 from pyengine.values.sizes import is_large
 from pyengine.worker.attempts import Attempt
-from pyengine.worker.capacity import Capacity
 from pyengine.worker.events import AttemptDeferred, AttemptStale, Event, JournalWritten, LeasesLost
+from pyengine.worker.extensions import Given
 from pyengine.worker.run_state import LeasedRun
 from pyengine.worker.step_runner import too_long
 
@@ -58,17 +56,14 @@ class SqlStepRunner:
     """Executes attempts of steps in SQL.
 
     Args:
-        links: connections for functions of users; an attempt that finds none free waits.
-        worker: id of the worker.
-        slots: reduced when connections are short.
-        values: read large journals.
+        given: parts of its worker.
     """
 
-    def __init__(self, links: ConnectionPool, worker: str, slots: Capacity, values: ValueThreads) -> None:
-        self._worker = worker
-        self._slots = slots
-        self._links = links
-        self._values = values
+    def __init__(self, given: Given) -> None:
+        self._worker = given.worker
+        self._slots = given.slots
+        self._links = given.links
+        self._values = given.values
 
     async def run(self, run: LeasedRun, attempt: Attempt) -> Event | None:
         """Execute an attempt, and return the event that ends it; None if it is not wanted any more.

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,10 +21,8 @@ import asyncpg
 import msgspec
 
 from pyengine import clock
-from pyengine.background import Background
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s, mapped
 from pyengine.database.faults import TOO_LARGE
-from pyengine.database.pool import ConnectionPool
 from pyengine.database.sessions import answers, begin, stopped
 from pyengine.database.statements.procedures import COMMIT, TRANSACTION_LIMITS
 from pyengine.errors import (
@@ -42,20 +39,17 @@ from pyengine.protocol.turn import Journal, decode_journal
 from pyengine.replay import run_log
 from pyengine.replay.asks import Ask, Outcome
 from pyengine.replay.transaction_log import TransactionLog
-from pyengine.thread_pool import ValueThreads
-from pyengine.values.codec import Codec
 from pyengine.values.sizes import LARGE_BYTES, is_large
 from pyengine.values.sql_values import are_large, error_fields, records_json, value_json
-from pyengine.worker.capacity import Capacity
 from pyengine.worker.effects import Execute, RollBack
 from pyengine.worker.events import (
-    Event,
     LeasesLost,
     StatementAnswered,
     TransactionBroken,
     TransactionDeferred,
     TransactionFailed,
 )
+from pyengine.worker.extensions import Given
 from pyengine.worker.run_state import LeasedRun
 
 __all__ = ["Again", "TransactionRunner"]
@@ -125,34 +119,18 @@ class TransactionRunner:
     """Executes what transactions ask for.
 
     Args:
-        links: connections for transactions of users; a transaction that finds none free waits.
-        worker: id of the worker.
-        codec: writes errors.
-        slots: reduced when connections are short.
-        post: takes the events.
-        background: its tasks.
-        values: write large rows and read large journals.
+        given: parts of its worker.
     """
 
-    def __init__(
-        self,
-        links: ConnectionPool,
-        worker: str,
-        codec: Codec,
-        slots: Capacity,
-        post: Callable[[Event], None],
-        *,
-        background: Background,
-        values: ValueThreads,
-    ) -> None:
-        self._worker = worker
-        self._codec = codec
-        self._slots = slots
-        self._links = links
-        self._post = post
+    def __init__(self, given: Given) -> None:
+        self._worker = given.worker
+        self._codec = given.codec
+        self._slots = given.slots
+        self._links = given.links
+        self._post = given.post
         self._sessions: dict[LeasedRun, _Session] = {}
-        self._background = background
-        self._values = values
+        self._background = given.background
+        self._values = given.values
         self._tasks: set[asyncio.Task[None]] = set()
 
     def execute(self, effect: Execute) -> None:

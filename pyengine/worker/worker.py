@@ -49,7 +49,7 @@ from pyengine.worker.effects import (
     StartAttempt,
 )
 from pyengine.worker.events import AttemptRunsLong, Closed, Draining, LeasesLost, Stopping
-from pyengine.worker.extensions import Extensions, Served, extensions_of
+from pyengine.worker.extensions import Extensions, Given, Served, extensions_of
 from pyengine.worker.handoff import Handoff
 from pyengine.worker.journal_poller import JournalFetcher, JournalPoller
 from pyengine.worker.lease_heartbeat import (
@@ -60,10 +60,8 @@ from pyengine.worker.lease_heartbeat import (
     hello_when_adopted,
 )
 from pyengine.worker.run_manager import RunManager
-from pyengine.worker.sql_step_runner import SqlStepRunner
 from pyengine.worker.step_runner import StepRunner, lease_in, renewable
 from pyengine.worker.ticker import DatabaseClock, TickAnswer, Ticker
-from pyengine.worker.transaction_runner import TransactionRunner
 from pyengine.worker.turn_loop import Parts, TurnLoop
 from pyengine.worker.turn_sender import Identity, TurnSender
 
@@ -217,7 +215,7 @@ class Worker(Registered):
         codec = Codec(self._registry.errors, worker=self.id, **limits)
         randomness, warm = random.SystemRandom(), WarmRuns(settings["max_warm"], settings["max_warm_bytes"])
         asked = database_clock.now_ms, terms.may_begin, randomness
-        runs = self._make_runs(self._registry, codec, *asked, warm=warm)
+        runs = self._make_runs(self._registry, codec, *asked, warm=warm, unawaited=self._extensions.unawaited)
         dispatcher = Dispatcher(runs, wake.set)
         for variable, value in self._extensions.shared:  # once, not in the context of each step
             dispatcher.share(variable, value)
@@ -228,6 +226,8 @@ class Worker(Registered):
         ticker = Ticker(
             self._side, self.id, ticked=self._did_tick, services=self._services.record_due, blocked=blocked
         )
+        tasks, values = self._background, self._values
+        given = Given(self._work, self.id, codec, slots, post, background=tasks, values=values)
         self._steps = StepRunner(
             self._loop,
             codec=codec,
@@ -236,15 +236,12 @@ class Worker(Registered):
             threads=self._threads,
             post=post,
             failed=self.fail,
-            in_sql=SqlStepRunner(self._work, self.id, slots, self._values).run,
+            in_sql=self._extensions.steps_in_sql(given).run,
             slots=slots,
             terms=terms,
             values=self._values,
         )
-        tasks, values = self._background, self._values
-        self._transactions = TransactionRunner(
-            self._work, self.id, codec, slots, post, background=tasks, values=values
-        )
+        self._requests = self._extensions.requests(given)
         self._fetcher = JournalFetcher(self._side, self.id, terms, post, background=tasks, values=values)
         self._poller = JournalPoller(leased, post)
         longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S
@@ -273,8 +270,8 @@ class Worker(Registered):
                 StartAttempt: self._steps.start,
                 CancelAttempt: self._steps.cancel,
                 FetchJournal: self._fetcher.fetch,
-                Execute: self._transactions.execute,
-                RollBack: self._transactions.roll_back,
+                Execute: self._requests.execute,
+                RollBack: self._requests.roll_back,
                 RecordDeadline: self.parts.ticker.record_deadline,
             }
         )
@@ -340,7 +337,7 @@ class Worker(Registered):
         with contextlib.suppress(EngineError, TimeoutError):
             async with clock.timeout(_SOON_S):
                 await self.parts.handoff.end()
-        await self._transactions.close()
+        await self._requests.close()
         await self._drain(ends_s)
         self.turn_loop.stop()
         await self._at_last(self._finish_turns())
@@ -412,7 +409,7 @@ class Worker(Registered):
         if self._listening:
             self._listening = False
             await self._listener.stop()
-        await asyncio.gather(self._transactions.close(), self._fetcher.close())
+        await asyncio.gather(self._requests.close(), self._fetcher.close())
         await asyncio.gather(self.turn_loop.close(), self._side.close(), self._work.close())
 
     # -- hints and time

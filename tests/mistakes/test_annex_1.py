@@ -17,6 +17,7 @@ import pytest
 
 from pyengine import App, ctx
 from pyengine.errors import EncodeError, ForbiddenInWorkflow, InvalidRequest, RemoteError, RunFailed
+from pyengine.replay.unawaited import UNAWAITED
 from tests.mistakes.places import line_of
 from tests.replay.memory_run import MemoryRun, add, greet, ship, step, workflow
 
@@ -51,6 +52,12 @@ def test_row_07_a_dataclass_without_an_annotation(dsn: str) -> None:
 
 
 # -- rows 8 to 10: forgotten awaits
+
+
+@pytest.fixture(autouse=True)
+def searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replays look for calls that no code awaits, as those of an app do."""
+    monkeypatch.setattr(MemoryRun, "unawaited", UNAWAITED)
 
 
 def test_row_08_a_step_that_is_never_awaited(caplog: pytest.LogCaptureFixture) -> None:

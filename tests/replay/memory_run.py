@@ -40,6 +40,7 @@ from pyengine.protocol.commands import (
 )
 from pyengine.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, SCHEDULING_STEPS, Row, RowType
 from pyengine.replay.advance import Advance, StepCall
+from pyengine.replay.extensions import NO_SEARCH
 from pyengine.replay.machine import Replay
 from pyengine.values.codec import Codec
 
@@ -110,7 +111,10 @@ class MemoryRun:
         blocked: what the run is blocked on, if it is.
         late_request: a request of cancellation that arrives just before the next report.
         cold_waits: what the last cold replay waited for, like `waits`.
+        unawaited: finds calls that no code awaits; by default none.
     """
+
+    unawaited = NO_SEARCH
 
     def __init__(
         self,
@@ -168,7 +172,8 @@ class MemoryRun:
     def replay(self, code: Workflow[..., Any] | None = None) -> Replay:
         """Return a new replay, of this code or of other code."""
         definition = self.code if code is None else code.definition
-        return Replay(definition, self.run, lambda: self.now_ms, random.Random(self.seed), self.codec)
+        given = (lambda: self.now_ms), random.Random(self.seed), self.codec
+        return Replay(definition, self.run, *given, unawaited=self.unawaited)
 
     def cold(self, code: Workflow[..., Any] | None = None, rows: Sequence[Row] | None = None) -> Advance:
         """Return the moves of a replay of the whole journal by a process that knows nothing else."""

@@ -16,6 +16,7 @@ from pyengine.protocol.commands import Complete, Halt
 from pyengine.protocol.journal import Row, RowType
 from pyengine.protocol.progress import ProgressReport
 from pyengine.protocol.turn import Journal, RunReport
+from pyengine.replay.extensions import NO_SEARCH
 from pyengine.values.codec import Codec
 from pyengine.worker import events as on
 from pyengine.worker.attempts import Attempt, step_outcome
@@ -132,7 +133,8 @@ class Stage:
         self.now_ms = NOW_MS
         self.holds = True
         asked = (lambda: self.now_ms), (lambda run: self.holds), random.Random(1)
-        self.runs = RunManager(app.registry, Codec(), *asked, warm=WarmRuns(max_warm, max_warm_bytes))
+        warm = WarmRuns(max_warm, max_warm_bytes)
+        self.runs = RunManager(app.registry, Codec(), *asked, warm=warm, unawaited=NO_SEARCH)
         self.effects: list[Effect] = []
         self.seen: list[LeasedRun] = []
 
