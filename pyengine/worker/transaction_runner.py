@@ -24,7 +24,8 @@ from pyengine import clock
 from pyengine.database.connection import NoConnection, ReconnectingConnection, backoff_s, mapped
 from pyengine.database.faults import TOO_LARGE
 from pyengine.database.sessions import answers, begin, stopped
-from pyengine.database.statements.procedures import COMMIT, TRANSACTION_LIMITS
+from pyengine.database.statements.procedures import TRANSACTION_LIMITS
+from pyengine.database.statements.sql_functions import COMMIT
 from pyengine.errors import (
     EncodeError,
     EngineError,

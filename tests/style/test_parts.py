@@ -167,11 +167,12 @@ def test_hooks_are_of_the_core() -> None:
         if part_of(f"sql/{statement.file.name}", PARTS) == "core"
         for index in range(len(tokens))
     }
+    texts = (ROOT / "pyengine/database/statements/procedures.py").read_text(encoding="utf-8")
     found = list(hooks_in(schema()))
     assert found
     for hook, replaced in found:
         assert part_of(f"sql/{hook.statement.file.name}", PARTS) == "core"
-        assert hook.name in called, f"nothing asks {hook.name}"
+        assert hook.name in called or hook.name in texts, f"nothing asks {hook.name}"
         places = [f"sql/{one.statement.file.name}" for one in replaced]
         assert "core" not in [part_of(place, PARTS) for place in places], (
             f"{hook.name} is replaced in {places}"

@@ -19,7 +19,6 @@ __all__ = [
     "BLOCKED",
     "BYE",
     "CANCEL",
-    "COMMIT",
     "FORK",
     "HEALTH",
     "HEARTBEAT",
@@ -167,7 +166,7 @@ HELLO = Procedure(
 
 BLOCKED = Procedure(
     signature="(worker, ids[] that it left out for long) -> json [{id, pid, user, state, age_ms, query}]",
-    sql="select durable.worker_blocked_v1($1, $2)",
+    sql="select coalesce(durable.worker_blocked_v1($1, $2), '[]')",
 )
 
 IDLE = Procedure(
@@ -202,14 +201,6 @@ TRANSACTION_LIMITS = Procedure(
         "select set_config('statement_timeout', $1, true), set_config('lock_timeout', '0', true), "
         "set_config('idle_in_transaction_session_timeout', $2, true)"
     ),
-)
-
-COMMIT = Procedure(
-    signature=(
-        "(worker, execution, id, version, seen, child, name, hash, value, effects jsonb) "
-        "-> json {next, rows}; the COMMIT follows"
-    ),
-    sql="select durable.worker_commit_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 )
 
 HEARTBEAT = Procedure(

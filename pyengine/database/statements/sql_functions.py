@@ -1,10 +1,18 @@
-"""The statements that run SQL functions of users: steps in SQL, and services."""
+"""The statements of transactions of workflows, and of SQL functions of users: steps and services."""
 
 from __future__ import annotations
 
 from pyengine.database.statements.procedures import Procedure
 
-__all__ = ["NEXT_SERVICE", "SERVE", "SERVICES_DUE", "SERVICE_LIMIT", "SQL_STEP"]
+__all__ = ["COMMIT", "NEXT_SERVICE", "SERVE", "SERVICES_DUE", "SERVICE_LIMIT", "SQL_STEP"]
+
+COMMIT = Procedure(
+    signature=(
+        "(worker, execution, id, version, seen, child, name, hash, value, effects jsonb) "
+        "-> json {next, rows}; the COMMIT follows"
+    ),
+    sql="select durable.worker_commit_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+)
 
 SQL_STEP = Procedure(
     signature=(

@@ -66,3 +66,17 @@ returns text language plpgsql volatile
 as $$ begin return null; end $$;
 comment on function durable._record_timeline(bigint) is
   'Asked at the end of a tick: records the timeline that the server writes now, and answers a warning if it has changed.';
+
+-- by a worker, in statements of its own
+
+create or replace function durable.services_due_v1()
+returns bigint language plpgsql volatile
+as $$ begin return null; end $$;
+comment on function durable.services_due_v1() is
+  'Asked by a worker with each tick: the ms until a task of a service is ready; -1 if none is queued; null if nothing is served here.';
+
+create or replace function durable.worker_blocked_v1(p_worker text, p_ids text[])
+returns json language plpgsql volatile
+as $$ begin return null; end $$;
+comment on function durable.worker_blocked_v1(text, text[]) is
+  'Asked by a worker that has left out ids for more than a second: who has locked them. Null if nobody can tell.';
