@@ -184,4 +184,6 @@ def _return(returned: asyncio.Future[T], value: T, error: BaseException | None) 
     if error is None:
         returned.set_result(value)
     else:
-        returned.set_exception(error)
+        # which no future takes
+        stops = isinstance(error, StopIteration)
+        returned.set_exception(RuntimeError("a function raised StopIteration") if stops else error)

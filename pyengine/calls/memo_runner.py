@@ -3,7 +3,7 @@
 Lives here: `MemoRunner`, which runs one attempt in this process. May not: leases, heartbeats, reports
 (adapter_worker.py). Design: a function that returns has a result, and one that raises has a failed result:
 both are values. A worker is offered only the versions that it has, because a version is part of the name
-under which a memo is served.
+under which a memo is served. Large inputs and results are read and written in threads of ours.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,8 +25,9 @@ from pyengine.database.pool import ConnectionPool
 from pyengine.database.statements.calls import INPUTS
 from pyengine.errors import DecodeError, EngineError, InvalidRequest, Unavailable
 from pyengine.lease_terms import LeaseOver
-from pyengine.thread_pool import ThreadPool
+from pyengine.thread_pool import ThreadPool, ValueThreads
 from pyengine.values.exceptions import error_message
+from pyengine.values.sizes import is_large
 
 __all__ = ["MemoRunner"]
 
@@ -49,6 +51,7 @@ class MemoRunner:
         self._memos = {memo.function: memo for memo in memos.values()}
         self._size = threads
         self._threads: ThreadPool | None = None
+        self._values: ValueThreads | None = None
 
     async def execute(self, adapter: str, request: Request, may_begin: Callable[[], bool]) -> Executed:
         """Run a function once.
@@ -65,8 +68,9 @@ class MemoRunner:
 
     async def close(self) -> None:
         """Let go of the threads; a function that runs in one goes on to its end and is not reported."""
-        if self._threads is not None:
-            self._threads.close()
+        for threads in (self._threads, self._values):
+            if threads is not None:
+                threads.close()
         await self._pool.close()
 
     async def _answer(self, request: Request, may_begin: Callable[[], bool]) -> Answer:
@@ -74,14 +78,11 @@ class MemoRunner:
         if memo is None:
             served = ", ".join(sorted(self._memos))
             raise CannotRun(f"this worker serves {served}, not {request.function}")
+        threads = self._values = self._values or ValueThreads(asyncio.get_running_loop())
         try:
             (row,) = await self._pool.rows(INPUTS, request.execution_key)
-            values = msgspec.json.decode(row[0])
-            ignored = (request.request or {}).get("ignored") or {}
-            args, kwargs = memo.arguments(
-                [value_of(from_tagged(one)) for one in values],
-                {name: value_of(from_tagged(one)) for name, one in ignored.items()},
-            )
+            read = partial(_arguments, memo, request)
+            args, kwargs = await threads.made_of(row[0], read, large=is_large(row[0]))
         except EngineError as error:
             code = "wrong_inputs" if isinstance(error, DecodeError | InvalidRequest) else "no_inputs"
             return Failed(isinstance(error, Unavailable), {"code": code, "message": error.message})
@@ -97,7 +98,8 @@ class MemoRunner:
             raise failed
         if failed is None:
             try:
-                return Done("ok", value=memo.result.encode(result, f"the result of memo {memo.name}"))
+                write = partial(memo.result.encode, where=f"the result of memo {memo.name}")
+                return Done("ok", value=await threads.made_of(result, write, large=is_large(result)))
             except Exception as error:  # boundary to user code: a value may do anything
                 failed = error
         return Done("error", error=_error_document(failed))
@@ -139,6 +141,15 @@ class MemoRunner:
         except asyncio.CancelledError:
             self._threads.leave_behind(job)
             raise
+
+
+def _arguments(memo: Memo[..., Any], request: Request, inputs: str) -> tuple[Any, Any]:
+    """Return the arguments of a function: its inputs as the database has them, and those that are ignored."""
+    ignored = (request.request or {}).get("ignored") or {}
+    return memo.arguments(
+        [value_of(from_tagged(one)) for one in msgspec.json.decode(inputs)],
+        {name: value_of(from_tagged(one)) for name, one in ignored.items()},
+    )
 
 
 def _error_document(error: BaseException) -> dict[str, Any]:
