@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,6 +86,23 @@ def test_row_08_a_step_that_is_never_awaited(caplog: pytest.LogCaptureFixture) -
     ]
     fields = caplog.records[0].__dict__
     assert (fields["run"], fields["workflow"], fields["step"]) == ("run-1", "forgets", "greet")
+
+
+def test_row_08_a_step_that_fails_and_is_never_awaited(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning is about the forgotten await only."""
+
+    async def forgets() -> str:
+        _ = greet("a")
+        await add(1, 2)
+        return "done"
+
+    run = MemoryRun(workflow(forgets))
+    run.complete(0, error=ValueError("unseen"))
+    run.complete(1, 3)
+    run.warm.evict()
+    assert run.value == "done"
+    gc.collect()
+    assert [one.__dict__.get("event") for one in caplog.records] == ["workflow_unawaited_call"]
 
 
 def test_row_08_a_child_run_that_is_never_awaited(caplog: pytest.LogCaptureFixture) -> None:
