@@ -30,8 +30,9 @@ logger = logging.getLogger("pyengine.handoff")
 
 _AFTER_S = 0.003
 _AFTER_MAX_S = 12.0
-_FOR_MS = 30_000
-_AGAIN_S = 10.0
+# each renewal is a version of the row, which starts read while a transaction of somebody stays open
+_FOR_MS = 90_000
+_AGAIN_S = 30.0
 
 
 class Handoff:

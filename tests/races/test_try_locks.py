@@ -378,11 +378,14 @@ def test_a_schedule_whose_promise_somebody_creates(dsn: str, conn: Connection, c
 
 
 def test_engine_sessions_are_not_reported_as_blockers(dsn: str, conn: Connection) -> None:
-    """Who holds a run is told, unless it is a turn or tick of the engine: that is over in a moment."""
+    """Who holds a run is told, unless it is a turn or tick of the engine: that is over in a moment. What a
+    worker reports again is not written again."""
     begin_run(conn, "r")
     ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
     reported = ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ()))
     assert reported == ([],)
+    version = ("select ctid::text from durable._workers", ())
+    before = ask(conn, version)
     blocked = "select id, pid from durable.blocked"
     for row in ROWS:
         with holding(dsn, row, "r") as user:
@@ -393,6 +396,10 @@ def test_engine_sessions_are_not_reported_as_blockers(dsn: str, conn: Connection
             user.execute("select pg_advisory_xact_lock(durable._engine_xact_key(pg_current_xact_id()::xid))")
             assert conn.execute(blocked).fetchall() == []
             assert ask(conn, ("select durable.worker_blocked_v1('W', '{r}')", ())) == ([],)
+    # a transaction that stays open keeps each version of the row
+    assert ask(conn, version) == before
+    ask(conn, ("select durable.worker_blocked_v1('W', '{}')", ()))
+    assert ask(conn, ("select blocked from durable._workers", ())) == ([],)
 
 
 def test_what_a_role_may_not_see_is_said_to_be_hidden(dsn: str, conn: Connection) -> None:

@@ -155,6 +155,53 @@ def test_heartbeat_of_a_worker(conn: Connection, clock: Clock) -> None:
     assert ask(conn, heartbeat("W", replace(held[0], id="c"))) == ([held[0].execution],)
 
 
+VERSION_OF_WORKER = ("select ctid::text from durable._workers", ())
+
+
+def register(conn: Connection, clock: Clock) -> None:
+    """A worker that is present, and has ticked."""
+    ask(conn, ("select durable.worker_hello_v1('W', '{g}', '{w}', '{1}', null)", ()))
+    conn.execute("update durable._workers set present = true, ticked_at = %s", (clock.now_ms,))
+
+
+def test_heartbeats_leave_few_versions(conn: Connection, clock: Clock) -> None:
+    """While its presence lock tells that a worker lives its row is written every 20 s, not at each heartbeat:
+    a transaction that stays open keeps each version. Its leases are renewed at each."""
+    register(conn, clock)
+    held = begin_run(conn, "a")
+    versions = set()
+    for _ in range(9):
+        clock.advance(5000)
+        assert ask(conn, heartbeat("W", held)) == ([],)
+        assert ask(conn, ("select expires_at - durable._now_ms() from durable._tasks", ())) == (TTL_MS,)
+        versions.add(ask(conn, VERSION_OF_WORKER))
+    assert len(versions) == 2
+
+
+@pytest.mark.parametrize(
+    "changed",
+    ["present = false", "missing_at = durable._now_ms()", "unrenewed = '{a}'", "seen_at = seen_at + 1"],
+)
+def test_what_a_heartbeat_writes_at_once(conn: Connection, clock: Clock, changed: str) -> None:
+    """A worker without presence, one that seemed to be gone, one that could not renew a lease, and one that
+    was seen at an instant to come are seen at each heartbeat."""
+    register(conn, clock)
+    conn.execute(f"update durable._workers set {changed}".encode())
+    before = ask(conn, VERSION_OF_WORKER)
+    assert ask(conn, heartbeat("W")) == ([],)
+    assert ask(conn, VERSION_OF_WORKER) != before
+    row = ask(conn, ("select seen_at, missing_at, unrenewed from durable._workers", ()))
+    assert row == (clock.now_ms, None, [])
+
+
+def test_the_first_tick_of_a_worker_is_written_at_once(conn: Connection, clock: Clock) -> None:
+    """When a worker ticked first is known at its next heartbeat."""
+    register(conn, clock)
+    conn.execute("update durable._workers set ticked_at = null")
+    assert ask(conn, ("select durable.worker_heartbeat_v1('W', '{}', '{}', '{}', 7)", ())) == ([],)
+    assert ask(conn, ("select ticked_at from durable._workers", ())) == (clock.now_ms - 7,)
+
+
 def test_expiry(conn: Connection, clock: Clock) -> None:
     """At its instant a lease is taken: pending now, version and wake reasons kept, everything of the holder
     cleared."""

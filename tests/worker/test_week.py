@@ -59,6 +59,8 @@ def time(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastClock]:
     monkeypatch.setattr("pyengine.worker.lease_heartbeat.BLOCKED_AFTER_S", 20.0)
     if FULL:
         monkeypatch.setattr("pyengine.worker.blocked_runs._PAUSE_MAX_S", 5.0)
+        # what is locked is still known when it is tried again
+        monkeypatch.setattr("pyengine.worker.blocked_runs._FORGET_AFTER_S", 25.0)
     # pytest keeps every record
     logging.disable()
     yield made

@@ -237,6 +237,15 @@ $$ set lock_timeout = '250ms';
 comment on function durable._renew_leases(text, bigint[], text[], integer[]) is
   'Renews leases of a worker. lost: the executions whose lease it has no more. unrenewed: tasks that other sessions have locked, so that their leases stay as they are.';
 
+create or replace function durable._is_fresh(p_worker durable._workers, p_unrenewed text[], p_ticked_ms bigint, p_now bigint)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_worker.present and p_worker.missing_at is null and p_worker.seen_at between p_now - 20000 and p_now
+         and p_worker.unrenewed = '{}' and p_unrenewed = '{}' and (p_ticked_ms is null or p_worker.ticked_at is not null)
+$$;
+comment on function durable._is_fresh(durable._workers, text[], bigint, bigint) is
+  'True if the row of a worker need not be written at a heartbeat: the worker is present, so its lock tells that it lives; it was seen within 20 s, and all its leases are renewed. While a transaction of somebody stays open for hours each version of the row is kept, and all that read the row read those.';
+
 create or replace function durable.worker_heartbeat_v1(
   p_worker text, p_executions bigint[], p_ids text[], p_versions integer[], p_ticked_ms bigint default null)
 returns bigint[] language plpgsql volatile
@@ -250,7 +259,9 @@ begin
   update durable._workers w
   set seen_at = v_leases.now, missing_at = null, ticked_at = coalesce(v_leases.now - p_ticked_ms, w.ticked_at),
       unrenewed = v_leases.unrenewed
-  where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
+  where w.id = any (array(select x.id from durable._workers x
+                          where x.id = p_worker and not durable._is_fresh(x, v_leases.unrenewed, p_ticked_ms, v_leases.now)
+                          for no key update skip locked));
   if not found and not exists (select from durable._workers w where w.id = p_worker) then
     return array_append(v_leases.lost, null);
   end if;

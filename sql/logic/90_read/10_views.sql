@@ -466,7 +466,7 @@ comment on column durable.workers.queues is 'The queues that it takes runs from.
 comment on column durable.workers.workflows is 'The workflows that it can run, each with its version.';
 comment on column durable.workers.leased is 'How many runs it has under lease.';
 comment on column durable.workers.started_at is 'When it started.';
-comment on column durable.workers.seen_at is 'When it was heard of last.';
+comment on column durable.workers.seen_at is 'When it was heard of last; of a present one it is written every 20 s.';
 comment on column durable.workers.about is 'Its host, process and versions, known since its start.';
 
 create or replace view durable.workflows as

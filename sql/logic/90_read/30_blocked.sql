@@ -228,7 +228,9 @@ returns json language plpgsql volatile
 as $$
 begin
   update durable._workers w set blocked = p_ids
-  where w.id = any (array(select x.id from durable._workers x where x.id = p_worker for no key update skip locked));
+  where w.id = any (array(select x.id from durable._workers x
+                          -- a report a second, each a version of the row as long as the lock lasts
+                          where x.id = p_worker and x.blocked <> p_ids for no key update skip locked));
   return (
     select coalesce(jsonb_agg(x.holder), '[]')::json
     from (

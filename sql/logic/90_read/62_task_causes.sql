@@ -364,6 +364,8 @@ declare
   v_heard text;
 begin
   select * into v_worker from durable._workers w where w.id = p_task.pid;
+  -- a heartbeat that renews leases need not write the row of its worker
+  v_worker.seen_at := case when v_worker.id is not null then greatest(v_worker.seen_at, p_task.expires_at - p_task.ttl) end;
   v_heard := durable._span(p_now - v_worker.seen_at);
   if p_task.expires_at <= p_now then
     return next durable._overdue_cause(p_task.expires_at, p_task.pid, format('the lease of %s ended', v_holder),
