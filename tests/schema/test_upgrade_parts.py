@@ -261,8 +261,13 @@ def test_a_drop_waits_for_statements_that_run(tree: Tree) -> None:
         while tree.run("select count(*) from pg_locks where locktype = 'advisory' and not granted") == [(0,)]:
             time.sleep(0.01)
         upgrade = pool.submit(tree.install)
-        while tree.run("select count(*) from pg_proc where proname = 'slow' and prosrc like '%2%'") == [(0,)]:
+        waits = (
+            "select count(*) from pg_stat_activity where datname = current_database() "
+            "and application_name = 'pyengine admin' and wait_event = 'PgSleep'"
+        )
+        while not upgrade.done() and tree.run(waits) == [(0,)]:
             time.sleep(0.01)
+        assert tree.run("select count(*) from pg_proc where proname = 'slow' and prosrc like '%2%'") == [(1,)]
         holder.commit()
         assert inside.result() == [(1,)]
         assert upgrade.result().dropped == ("function durable._helper()",)

@@ -103,6 +103,42 @@ def test_a_try_blocks_others_within_bounds(
     assert sum(one.startswith("create function") for one in server.ran) == 1
 
 
+class Backfill(Server):
+    """A server on which each batch of a backfill meets a lock once, and takes a while then."""
+
+    BATCHES, TAKES_S = 5, 0.5
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch)
+        self.batches = 0
+        self.rowcount = 0
+        monkeypatch.setattr(clock, "pause", self.pause)
+
+    def pause(self, seconds: float) -> None:
+        """Let a pause pass."""
+        self.pauses_s.append(seconds)
+        self.now_s += 0.6
+
+    def execute(self, text: bytes | str, given: object = None) -> Self:
+        """Run a statement."""
+        if b"update" in (text if isinstance(text, bytes) else text.encode()):
+            if len(self.waits_ms) % 2 == 1:
+                raise psycopg.errors.LockNotAvailable
+            self.now_s += self.TAKES_S
+            self.batches += 1
+            self.rowcount = self.BATCHES - self.batches
+        return self
+
+
+def test_each_batch_has_its_own_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backfill that goes on is not given up, however often it met a lock; it rests as long as it works."""
+    server = Backfill(monkeypatch)
+    filling = part("backfill", ["update durable.t set a = 1;", "select 1;"])
+    migration_batches.fill(cast("Any", server), filling, Limits(wait_s=1.0), None)
+    assert server.batches == Backfill.BATCHES
+    assert server.pauses_s[1::2] == pytest.approx([Backfill.TAKES_S] * (Backfill.BATCHES - 1))
+
+
 @pytest.mark.parametrize(
     ("error", "passes"),
     [
