@@ -47,7 +47,7 @@ async def w{n}(order: str, count: int = 3) -> str:
 """
 MEASURE = """
 import importlib, sys, time
-import pyengine.definitions.registry as registry
+import pyengine.core.definitions.registry as registry
 spent, count, check = 0.0, 0, registry.warn_of
 def timed(function, workflow):
     global spent, count

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from pyengine.embedded.server import EmbeddedPostgres
+from pyengine.doors.embedded.server import EmbeddedPostgres
 
 ROOT = Path(__file__).parent.parent
 # durable, as in production, but without timed checkpoints, which would disturb a random system's turn; enough

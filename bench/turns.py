@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 
 from bench import server
-from pyengine.admin import migrate
+from pyengine.doors.admin import migrate
 
 Row = dict[str, Any]
 MANY = 200

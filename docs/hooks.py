@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pyengine.sources import found
+from pyengine.core.sources import found
 
 _TEXT = r"'((?:[^']|'')*)'"
 _ROUTINE = re.compile(
@@ -87,7 +87,7 @@ def settings() -> str:
 
 def adapter_rules() -> str:
     """The rules of an adapter's answer, with their names."""
-    from pyengine.calls.contract import RULES
+    from pyengine.features.calls.contract import RULES
 
     return "\n".join(f"| `{name}` | {rule} |" for name, rule in RULES.items())
 
@@ -97,7 +97,7 @@ def commands() -> str:
     import typer.cli
     from typer.main import get_command
 
-    from pyengine.cli.root import command_line
+    from pyengine.doors.cli.root import command_line
 
     command: Any = get_command(command_line())
     with command.make_context("pyengine", [], resilient_parsing=True) as context:

@@ -24,19 +24,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyengine.app import App
-    from pyengine.client.many_runs import RunFilter, Steered
-    from pyengine.client.promise_records import PromiseConflict, PromiseRecord
-    from pyengine.client.promises import Opaque
-    from pyengine.client.run import Run
-    from pyengine.client.run_status import ChildCounts, Progress, RunMoment, RunStatus
-    from pyengine.client.schedules import Schedule
     from pyengine.clients import Client
     from pyengine.context import ctx
-    from pyengine.definitions.bound_workflow import BoundWorkflow
-    from pyengine.definitions.registry import Step, Workflow
-    from pyengine.definitions.retry import Retry
-    from pyengine.definitions.signals import Signal
-    from pyengine.definitions.sql_errors import SqlError
+    from pyengine.core.client.run import Run
+    from pyengine.core.client.run_status import ChildCounts, Progress, RunMoment, RunStatus
+    from pyengine.core.definitions.bound_workflow import BoundWorkflow
+    from pyengine.core.definitions.registry import Step, Workflow
+    from pyengine.core.definitions.retry import Retry
+    from pyengine.core.definitions.signals import Signal
+    from pyengine.core.protocol.causes import Cause, CauseGroup
+    from pyengine.core.replay.join_sets import JoinSet
+    from pyengine.core.sources import VERSION as __version__
+    from pyengine.core.worker.worker import Worker
     from pyengine.errors import (
         AwaitCycle,
         CallAborted,
@@ -66,20 +65,21 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from pyengine.features.checks.warning import DeterminismWarning
-    from pyengine.protocol.causes import Cause, CauseGroup
-    from pyengine.replay.compensation import CompensationFailed
-    from pyengine.replay.join_sets import JoinSet
-    from pyengine.replay.transaction import Transaction
-    from pyengine.sources import VERSION as __version__
-    from pyengine.values.sql_values import Record
-    from pyengine.worker.worker import Worker
-    from pyengine.workflow.http_records import (
+    from pyengine.features.compensation.compensation import CompensationFailed
+    from pyengine.features.http.records import (
         HttpConnectionError,
         HttpError,
         HttpResponse,
         HttpStatusError,
         Secret,
     )
+    from pyengine.features.many_runs.client import RunFilter, Steered
+    from pyengine.features.promises.client import Opaque
+    from pyengine.features.promises.records import PromiseConflict, PromiseRecord
+    from pyengine.features.schedules.client import Schedule
+    from pyengine.features.sql.sql_errors import SqlError
+    from pyengine.features.sql.sql_values import Record
+    from pyengine.features.sql.transaction import Transaction
 
 __all__ = [
     "App",
@@ -146,44 +146,44 @@ __all__ = [
 
 _HOMES = {
     "App": "app",
-    "BoundWorkflow": "definitions.bound_workflow",
-    "Cause": "protocol.causes",
-    "CauseGroup": "protocol.causes",
-    "ChildCounts": "client.run_status",
+    "BoundWorkflow": "core.definitions.bound_workflow",
+    "Cause": "core.protocol.causes",
+    "CauseGroup": "core.protocol.causes",
+    "ChildCounts": "core.client.run_status",
     "Client": "clients",
-    "CompensationFailed": "replay.compensation",
+    "CompensationFailed": "features.compensation.compensation",
     "DeterminismWarning": "features.checks.warning",
-    "HttpConnectionError": "workflow.http_records",
-    "HttpError": "workflow.http_records",
-    "HttpResponse": "workflow.http_records",
-    "HttpStatusError": "workflow.http_records",
-    "JoinSet": "replay.join_sets",
-    "Progress": "client.run_status",
-    "Run": "client.run",
-    "RunFilter": "client.many_runs",
-    "RunMoment": "client.run_status",
-    "RunStatus": "client.run_status",
-    "Schedule": "client.schedules",
-    "Secret": "workflow.http_records",
-    "Signal": "definitions.signals",
-    "SqlError": "definitions.sql_errors",
-    "Steered": "client.many_runs",
-    "Transaction": "replay.transaction",
-    "Record": "values.sql_values",
-    "Opaque": "client.promises",
-    "PromiseConflict": "client.promise_records",
-    "PromiseRecord": "client.promise_records",
-    "Retry": "definitions.retry",
-    "Step": "definitions.registry",
-    "Worker": "worker.worker",
-    "Workflow": "definitions.registry",
+    "HttpConnectionError": "features.http.records",
+    "HttpError": "features.http.records",
+    "HttpResponse": "features.http.records",
+    "HttpStatusError": "features.http.records",
+    "JoinSet": "core.replay.join_sets",
+    "Progress": "core.client.run_status",
+    "Run": "core.client.run",
+    "RunFilter": "features.many_runs.client",
+    "RunMoment": "core.client.run_status",
+    "RunStatus": "core.client.run_status",
+    "Schedule": "features.schedules.client",
+    "Secret": "features.http.records",
+    "Signal": "core.definitions.signals",
+    "SqlError": "features.sql.sql_errors",
+    "Steered": "features.many_runs.client",
+    "Transaction": "features.sql.transaction",
+    "Record": "features.sql.sql_values",
+    "Opaque": "features.promises.client",
+    "PromiseConflict": "features.promises.records",
+    "PromiseRecord": "features.promises.records",
+    "Retry": "core.definitions.retry",
+    "Step": "core.definitions.registry",
+    "Worker": "core.worker.worker",
+    "Workflow": "core.definitions.registry",
     "ctx": "context",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        value: Any = importlib.import_module("pyengine.sources").VERSION
+        value: Any = importlib.import_module("pyengine.core.sources").VERSION
     elif name in __all__:
         value = getattr(importlib.import_module(f"pyengine.{_HOMES.get(name, 'errors')}"), name)
     else:

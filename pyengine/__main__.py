@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyengine.cli import main
+from pyengine.doors.cli import main
 
 if __name__ == "__main__":
     main()

@@ -21,32 +21,32 @@ from weakref import WeakKeyDictionary
 
 from pyengine.app_calls import AppCalls, Programs
 from pyengine.app_runtime import AppRuntime
-from pyengine.app_schedules import AppSchedules
-from pyengine.client.run import Run
-from pyengine.client.starts import StartOptions, Starts
 from pyengine.clients import Client
-from pyengine.definitions.bound_workflow import BoundWorkflow
-from pyengine.definitions.current_run import refuse_in_workflow
-from pyengine.definitions.definition import OnInterrupt
-from pyengine.definitions.dependencies import (
+from pyengine.core.client.run import Run
+from pyengine.core.client.starts import StartOptions, Starts
+from pyengine.core.definitions.bound_workflow import BoundWorkflow
+from pyengine.core.definitions.current_run import refuse_in_workflow
+from pyengine.core.definitions.definition import OnInterrupt
+from pyengine.core.definitions.refusals import not_a_workflow
+from pyengine.core.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
+from pyengine.core.definitions.retry import Duration, Retry
+from pyengine.core.definitions.signals import Signal
+from pyengine.core.worker.worker import GRACE_S, Worker
+from pyengine.doors.program.foreground import ServingProcess, grace_seconds, runner, serve
+from pyengine.doors.program.here_and_now import ended_here
+from pyengine.errors import InvalidRequest, RunFailed
+from pyengine.extensions import extensions
+from pyengine.features.checks.development import DevelopmentChecks, check_finished, observing
+from pyengine.features.checks.received_signals import received_signals
+from pyengine.features.checks.warning import DETERMINISM
+from pyengine.features.dependencies.dependencies import (
     Dependencies,
     check_dependencies,
     current_dependencies,
     open_dependencies,
 )
-from pyengine.definitions.refusals import not_a_workflow
-from pyengine.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
-from pyengine.definitions.retry import Duration, Retry
-from pyengine.definitions.signals import Signal
-from pyengine.development import DevelopmentChecks, check_finished, observing
-from pyengine.errors import InvalidRequest, RunFailed
-from pyengine.extensions import extensions
-from pyengine.features.checks.received_signals import received_signals
-from pyengine.features.checks.warning import DETERMINISM
-from pyengine.foreground import ServingProcess, grace_seconds, runner, serve
-from pyengine.here_and_now import ended_here
-from pyengine.live_bar import following
-from pyengine.worker.worker import GRACE_S, Worker
+from pyengine.features.progress.live_bar import following
+from pyengine.features.schedules.app_schedules import AppSchedules
 
 __all__ = ["App"]
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from pyengine.clients import Client
-from pyengine.database.connection import Database
-from pyengine.database.listener import Listener
-from pyengine.definitions.callees import CallOptions
-from pyengine.definitions.registry import refuse_second
-from pyengine.definitions.retry import Duration, optional_limit
+from pyengine.core.database.connection import Database
+from pyengine.core.database.listener import Listener
+from pyengine.core.definitions.callees import CallOptions
+from pyengine.core.definitions.registry import refuse_second
+from pyengine.core.definitions.retry import Duration, optional_limit
 
 if TYPE_CHECKING:
-    from pyengine.calls.adapter_worker import AdapterWorker, Executor
-    from pyengine.calls.exchange import Remote
-    from pyengine.calls.functions import Executable, Memo
-    from pyengine.calls.scope import Index
+    from pyengine.features.calls.adapter_worker import AdapterWorker, Executor
+    from pyengine.features.calls.exchange import Remote
+    from pyengine.features.calls.functions import Executable, Memo
+    from pyengine.features.calls.scope import Index
 
 __all__ = ["AppCalls", "Programs"]
 
@@ -56,8 +56,8 @@ class Programs:
         Raises:
             InvalidRequest: one is no name, or its path is not absolute.
         """
-        from pyengine.calls.adapter_process import Adapter, Limits
-        from pyengine.calls.program_executor import ProgramExecutor
+        from pyengine.features.calls.adapter_process import Adapter, Limits
+        from pyengine.features.calls.program_executor import ProgramExecutor
 
         served = [Adapter.parse(one) for one in self.adapters]
         return ProgramExecutor(served, limits=Limits(time_s=self.time_limit_s), passed=self.env)
@@ -85,8 +85,8 @@ class AppCalls(ABC):
         if not self.memos and not given.adapters:
             yield ()
             return
-        from pyengine.calls.adapter_worker import AdapterWorker
-        from pyengine.calls.memo_runner import MemoRunner
+        from pyengine.features.calls.adapter_worker import AdapterWorker
+        from pyengine.features.calls.memo_runner import MemoRunner
 
         executors: list[Executor] = [MemoRunner(self.memos, database, threads or 16)] if self.memos else []
         executors += [given.executor()] if given.adapters else []
@@ -154,7 +154,7 @@ class AppCalls(ABC):
         Raises:
             InvalidRequest: an option is wrong, or another memo has that name.
         """
-        from pyengine.calls.functions import make_memo
+        from pyengine.features.calls.functions import make_memo
 
         options = CallOptions(
             share=share,
@@ -184,7 +184,7 @@ class AppCalls(ABC):
         Raises:
             InvalidRequest: it is no such URI, or the configuration is no plain data.
         """
-        from pyengine.calls.functions import Executable
+        from pyengine.features.calls.functions import Executable
 
         return Executable(function, config)
 
@@ -201,7 +201,7 @@ class AppCalls(ABC):
             SchemaMismatch: its schema does not fit.
             NotFound: there is no such base.
         """
-        from pyengine.calls.scope import Index
+        from pyengine.features.calls.scope import Index
 
         async with self.client() as client:
             index = Index(client._transport, name, base)
@@ -220,8 +220,8 @@ class AppCalls(ABC):
             Unavailable: a database cannot be reached.
             SchemaMismatch: its schema does not fit.
         """
-        from pyengine.calls.exchange import DatabasePlace, FolderPlace, Remote
-        from pyengine.calls.remotes import FileRemote
+        from pyengine.features.calls.exchange import DatabasePlace, FolderPlace, Remote
+        from pyengine.features.calls.remotes import FileRemote
 
         is_database = url.startswith(("postgresql://", "postgres://"))
         folder = None if is_database else FolderPlace(FileRemote(url))

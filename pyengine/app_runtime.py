@@ -11,10 +11,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from pyengine.clients import Client
-from pyengine.database.connection import Database
-from pyengine.database.listener import Listener
-from pyengine.definitions.registry import Registry
-from pyengine.own_threads import in_a_thread
+from pyengine.core.database.connection import Database
+from pyengine.core.database.listener import Listener
+from pyengine.core.definitions.registry import Registry
+from pyengine.core.process.own_threads import in_a_thread
 
 __all__ = ["AppRuntime"]
 
@@ -59,7 +59,7 @@ class AppRuntime:
         async with self._opening:
             if self._opened:
                 return
-            from pyengine.embedded.server import EmbeddedPostgres, database_url, listen_url
+            from pyengine.doors.embedded.server import EmbeddedPostgres, database_url, listen_url
 
             target = database_url(self._url, self._data_dir)
             # there is no pooler before the embedded server
@@ -71,7 +71,7 @@ class AppRuntime:
                 url = await in_a_thread(server.start)
                 self._closing.push_async_callback(in_a_thread, server.stop)
             if install or target.embedded:
-                from pyengine.admin import migrate
+                from pyengine.doors.admin import migrate
 
                 await in_a_thread(migrate.install, url)
             self.database = Database(url, listen_url=direct, start_server=start_server)

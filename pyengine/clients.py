@@ -9,16 +9,16 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from pyengine.client.asyncpg_transport import AsyncpgTransport
-from pyengine.client.client import CoreClient
-from pyengine.client.many_runs import ManyRuns
-from pyengine.client.many_starts import ManyStarts
-from pyengine.client.promises import Promises
-from pyengine.client.schedules import Schedules
-from pyengine.client.transport import Transport
-from pyengine.database.connection import Database
-from pyengine.database.listener import Listener
-from pyengine.definitions.registry import Registry
+from pyengine.core.client.asyncpg_transport import AsyncpgTransport
+from pyengine.core.client.client import CoreClient
+from pyengine.core.client.transport import Transport
+from pyengine.core.database.connection import Database
+from pyengine.core.database.listener import Listener
+from pyengine.core.definitions.registry import Registry
+from pyengine.features.many_runs.client import ManyRuns
+from pyengine.features.many_runs.starts import ManyStarts
+from pyengine.features.promises.client import Promises
+from pyengine.features.schedules.client import Schedules
 
 __all__ = ["Client", "ClientApi"]
 

@@ -7,14 +7,14 @@ because a replay must find them again.
 
 from __future__ import annotations
 
-from pyengine.workflow.context import CoreContext
-from pyengine.workflow.context_calls import ContextCalls
-from pyengine.workflow.context_dependencies import ContextDependencies
-from pyengine.workflow.context_failures import ContextFailures
-from pyengine.workflow.context_http import ContextHttp
-from pyengine.workflow.context_progress import ContextProgress
-from pyengine.workflow.context_rpc import ContextRpc
-from pyengine.workflow.context_sql import ContextSql
+from pyengine.core.workflow.context import CoreContext
+from pyengine.features.calls.context import ContextCalls
+from pyengine.features.compensation.context import ContextFailures
+from pyengine.features.dependencies.context import ContextDependencies
+from pyengine.features.http.context import ContextHttp
+from pyengine.features.progress.context import ContextProgress
+from pyengine.features.remote.context import ContextRpc
+from pyengine.features.sql.context import ContextSql
 
 __all__ = ["Context", "ctx"]
 

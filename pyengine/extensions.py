@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyengine.database.declarations import ScheduleDeclarations
-from pyengine.definitions.dependencies import Dependencies, current_dependencies
-from pyengine.definitions.registry import Registry
-from pyengine.definitions.schedules import ScheduleDef
+from pyengine.core.definitions.registry import Registry
+from pyengine.core.worker.extensions import Extensions
+from pyengine.features.checks.unawaited import UNAWAITED
+from pyengine.features.dependencies.dependencies import Dependencies, current_dependencies
+from pyengine.features.schedules.declarations import ScheduleDeclarations
+from pyengine.features.schedules.definition import ScheduleDef
 from pyengine.features.sql.service_runner import Server
-from pyengine.replay.unawaited import UNAWAITED
-from pyengine.worker.extensions import Extensions
-from pyengine.worker.sql_step_runner import SqlStepRunner
-from pyengine.worker.transaction_runner import TransactionRunner
+from pyengine.features.sql.sql_step_runner import SqlStepRunner
+from pyengine.features.sql.transaction_runner import TransactionRunner
 
 __all__ = ["extensions"]
 

@@ -27,17 +27,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Unpack, overload
 
 from pyengine import clients as awaiting
-from pyengine.client import promises as awaiting_promises
-from pyengine.client import schedules as awaiting_schedules
-from pyengine.client.psycopg_transport import PsycopgTransport
-from pyengine.client.run import Run, SignalOptions
-from pyengine.client.run_status import RunStatus
-from pyengine.client.starts import StartOptions
-from pyengine.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
-from pyengine.definitions.registry import Registry, Workflow
-from pyengine.definitions.retry import Duration
-from pyengine.definitions.signals import Signal
+from pyengine.core.client.psycopg_transport import PsycopgTransport
+from pyengine.core.client.run import Run, SignalOptions
+from pyengine.core.client.run_status import RunStatus
+from pyengine.core.client.starts import StartOptions
+from pyengine.core.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
+from pyengine.core.definitions.registry import Registry, Workflow
+from pyengine.core.definitions.retry import Duration
+from pyengine.core.definitions.signals import Signal
 from pyengine.errors import EngineError
+from pyengine.features.promises import client as awaiting_promises
+from pyengine.features.schedules import client as awaiting_schedules
 
 if TYPE_CHECKING:
     # as in client/client.py

@@ -54,7 +54,9 @@ Connection = psycopg.Connection[TupleRow]
 SEED, FULL = "PYENGINE_TEST_SEED", "PYENGINE_TEST_FULL"
 RESULTS = Path(__file__).parent.parent / "bench" / "results"
 # the mark `fast`: replay, style and one SQL file, without what starts many processes
-FAST = re.compile(r"tests/(replay/|style/test_(imports|rooms|sql_style|waits|py_style)|sql/test_start\.py)")
+FAST = re.compile(
+    r"tests/(core/replay/|core/sql/test_start\.py|style/test_(imports|rooms|sql_style|waits|py_style))"
+)
 NOT_FAST = re.compile(r"test_typing|test_loop_hashseed|test_mypy|in_every_process|mebibyte")
 
 template = factories.postgresql_noproc(depends_on="server", load=[install_schema], dbname="pyengine")

@@ -12,7 +12,7 @@ import psycopg
 
 from bench.systems import Client, Gate, System, Workflow, transaction
 from pyengine import Client as Ours
-from pyengine.admin import migrate
+from pyengine.doors.admin import migrate
 
 _MANY = 5_000
 

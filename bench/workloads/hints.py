@@ -19,7 +19,7 @@ import psycopg
 from bench.record import Measure
 from bench.workloads import Site
 from bench.workloads.speed import warmed
-from pyengine.embedded.binaries import find_binaries
+from pyengine.doors.embedded.binaries import find_binaries
 
 _CLIENTS = 16
 _LISTENERS = 40

@@ -12,7 +12,7 @@ from psycopg.types.string import TextLoader
 
 from bench.record import Measure
 from bench.workloads import Site
-from pyengine.admin import queries_runs
+from pyengine.doors.admin import queries_runs
 from tests.support.finished import fill
 
 _TIMES = 5

@@ -14,9 +14,9 @@ from bench.systems import warm
 from bench.workflows import app, long_wait
 from bench.workloads import Site
 from pyengine import Client
-from pyengine.compatibility import Journal, check_journal
-from pyengine.database.statements.procedures import JOURNALS
-from pyengine.values.codec import Codec
+from pyengine.core.database.statements.procedures import JOURNALS
+from pyengine.core.values.codec import Codec
+from pyengine.features.checks.compatibility import Journal, check_journal
 
 _RUN = "replayed"
 

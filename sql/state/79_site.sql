@@ -1,5 +1,5 @@
 -- The site: the server and the database in which this installation was adopted. A copy of the database has the row of its
--- original, which tells that it is a copy. The rules are in sql/logic/10_base/45_site.sql.
+-- original, which tells that it is a copy. The rules are in sql/logic/core/10_base/45_site.sql.
 
 create table durable._site (
   system_identifier bigint not null,

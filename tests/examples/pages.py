@@ -30,10 +30,10 @@ from pathlib import Path
 
 import yaml
 
-from pyengine.embedded.binaries import find_binaries
-from tests.crash.processes import environment, kill, stop, until
+from pyengine.doors.embedded.binaries import find_binaries
 from tests.examples import programs
 from tests.support.tree import ROOT, files
+from tests.system.crash.processes import environment, kill, stop, until
 
 _FENCE = re.compile(r"^```(\w+)(?: (.*?))?\n(.*?)^```$", re.M | re.S)
 _FRONT = re.compile(r"\A---\n(.*?)^---\n", re.M | re.S)

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 _FORKS = get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [f"pyengine.{name}" for name in ("app", "app_runtime", "development", "sync", "worker.worker")]
-    + ["pyengine.embedded.server", "uvloop"]
+    + ["pyengine.doors.embedded.server", "uvloop"]
 )
 _WAIT_S = 90.0
 

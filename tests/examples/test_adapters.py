@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pyengine.calls.adapters import local
-from pyengine.cli.root import run
-from tests.calls.adapters import wrong
+from pyengine.doors.cli.root import run
+from pyengine.features.calls.adapters import local
 from tests.examples.pages import Page
+from tests.features.calls.adapters import wrong
 from tests.support.tree import ROOT
 
 PAGE = Page("docs/how-to/write-an-adapter.md")

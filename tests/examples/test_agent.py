@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.crash.processes import kill, start, until, worker
+from tests.system.crash.processes import kill, start, until, worker
 
 APP = "tests.examples.agent.app:app"
 TASK = "Get me from Ulm to Bonn, and tell me the weather there."

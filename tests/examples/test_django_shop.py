@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pyengine.client.caller_connection import run_on_sync
-from pyengine.database.statements.procedures import PAUSE
+from pyengine.core.client.caller_connection import run_on_sync
+from pyengine.core.database.statements.procedures import PAUSE
 from pyengine.errors import InvalidRequest
 from pyengine.sync import Client
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 
-from tests.crash.processes import environment, kill, until, worker
 from tests.examples.etl.app import BATCH
+from tests.system.crash.processes import environment, kill, until, worker
 
 ITEMS = 5_000
 APP = "tests.examples.etl.app:app"

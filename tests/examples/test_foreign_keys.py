@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from pyengine.admin import migrate
+from pyengine.doors.admin import migrate
 from tests.examples.pages import Page
 
 Connection = psycopg.Connection[tuple[Any, ...]]

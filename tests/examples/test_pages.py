@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pyengine import Client, Run, ctx
-from pyengine.cli.root import command_line
-from pyengine.sources import found
+from pyengine.core.sources import found
+from pyengine.doors.cli.root import command_line
 from tests.examples.pages import LANGUAGES, Block, Page, Reader, commands, matches, pages
 from tests.support.tree import ROOT, files
 

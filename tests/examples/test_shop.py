@@ -14,7 +14,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.crash.processes import environment, kill, stop, until, worker
+from tests.system.crash.processes import environment, kill, stop, until, worker
 
 APP = "tests.examples.shop.app:app"
 Connection = psycopg.Connection[tuple[Any, ...]]

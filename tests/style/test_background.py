@@ -1,4 +1,4 @@
-"""Law: a task that nobody awaits is in the supervised set of `pyengine/background.py`.
+"""Law: a task that nobody awaits is in the supervised set of `pyengine/core/process/background.py`.
 
 A task or thread that is begun elsewhere is awaited where it is begun, and is listed here with the reason:
 so a new one is seen. A task group is awaited by its block. Workflows have a loop of their own.
@@ -12,39 +12,53 @@ import pytest
 
 from tests.support.tree import Module, modules
 
-SET = "pyengine/background.py"
-OTHER_LOOPS = ("pyengine/loop/", "pyengine/replay/", "pyengine/workflow/", "pyengine/definitions/")
+SET = "pyengine/core/process/background.py"
+OTHER_LOOPS = (
+    "pyengine/core/loop/",
+    "pyengine/core/replay/",
+    "pyengine/core/workflow/",
+    "pyengine/core/definitions/",
+)
 BEGIN = {
     *("create_task", "ensure_future", "run_coroutine_threadsafe", "run_in_executor", "to_thread"),
     *("Thread", "threading.Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "start_new_thread"),
 }
 # place -> how many at most, and who awaits them
 AWAITED = {
-    "pyengine/foreground.py": (
+    "pyengine/doors/program/foreground.py": (
         4,
         "`serve` waits for both, `run` and `_end_tasks` end the threads of the loop",
     ),
-    "pyengine/development.py": (1, "awaited at once: a task only for the context of errors"),
-    "pyengine/calls/adapter_process.py": (1, "the function that begins it waits for the end of the process"),
-    "pyengine/calls/functions.py": (1, "the caller awaits it"),
-    "pyengine/calls/handles.py": (2, "calls of a workflow, whose code awaits them"),
-    "pyengine/gateway/courier/hosts.py": (3, "the request awaits the look-up"),
-    "pyengine/gateway/http_server.py": (1, "`wait` and `stop` await the server"),
-    "pyengine/worker/lease_heartbeat.py": (
+    "pyengine/features/checks/development.py": (1, "awaited at once: a task only for the context of errors"),
+    "pyengine/features/calls/adapter_process.py": (
+        1,
+        "the function that begins it waits for the end of the process",
+    ),
+    "pyengine/features/calls/functions.py": (1, "the caller awaits it"),
+    "pyengine/features/calls/handles.py": (2, "calls of a workflow, whose code awaits them"),
+    "pyengine/doors/gateway/courier/hosts.py": (3, "the request awaits the look-up"),
+    "pyengine/doors/gateway/http_server.py": (1, "`wait` and `stop` await the server"),
+    "pyengine/core/worker/lease_heartbeat.py": (
         5,
         "`_main` waits for them; the thread tells the worker why it ended",
     ),
-    "pyengine/own_threads.py": (1, "the caller awaits the outcome"),
-    "pyengine/thread_pool.py": (1, "functions of users: the outcome goes to the loop"),
-    "pyengine/database/registered.py": (1, "awaited at once"),
-    "pyengine/worker/step_runner.py": (1, "bodies of users: any outcome is posted, an error of ours is told"),
-    "pyengine/worker/worker.py": (2, "the heartbeat waits for the declaration"),
-    "pyengine/stop_signals.py": (2, "the thread that hears signals, and one that flushes at the end"),
-    "pyengine/demo/audit.py": (1, "a thread that waits for the parent process, and asks to stop"),
+    "pyengine/core/process/own_threads.py": (1, "the caller awaits the outcome"),
+    "pyengine/core/process/thread_pool.py": (1, "functions of users: the outcome goes to the loop"),
+    "pyengine/core/database/registered.py": (1, "awaited at once"),
+    "pyengine/core/worker/step_runner.py": (
+        1,
+        "bodies of users: any outcome is posted, an error of ours is told",
+    ),
+    "pyengine/core/worker/worker.py": (2, "the heartbeat waits for the declaration"),
+    "pyengine/doors/program/stop_signals.py": (
+        2,
+        "the thread that hears signals, and one that flushes at the end",
+    ),
+    "pyengine/doors/demo/audit.py": (1, "a thread that waits for the parent process, and asks to stop"),
 }
 
 # whose threads are those of the loop: the program's that calls its own function outside of any run
-PLAIN_CALLS = {"pyengine/definitions/registry.py", "pyengine/calls/functions.py"}
+PLAIN_CALLS = {"pyengine/core/definitions/registry.py", "pyengine/features/calls/functions.py"}
 
 
 def groups(module: Module) -> set[str]:

@@ -13,20 +13,25 @@ from tests.support.tree import Module, modules
 
 # where functions are called, or programs begun, and in which functions that may be
 PLACES = {
-    "pyengine/worker/step_runner.py": {"_execute", "_thread_body"},
-    "pyengine/worker/run_driver.py": {"drive"},
-    "pyengine/calls/memo_runner.py": {"begin"},
-    "pyengine/calls/adapter_process.py": {"poll"},
+    "pyengine/core/worker/step_runner.py": {"_execute", "_thread_body"},
+    "pyengine/core/worker/run_driver.py": {"drive"},
+    "pyengine/features/calls/memo_runner.py": {"begin"},
+    "pyengine/features/calls/adapter_process.py": {"poll"},
 }
 UNLEASED = {
-    "pyengine/definitions/registry.py": "called by the user's own code, outside of workflows",
-    "pyengine/calls/functions.py": "likewise",
-    "pyengine/replay/machine.py": "driven by RunDriver.drive, and by checks, which hold no lease",
-    "pyengine/replay_check.py": "repeats a journal, and executes no step",
+    "pyengine/core/definitions/registry.py": "called by the user's own code, outside of workflows",
+    "pyengine/features/calls/functions.py": "likewise",
+    "pyengine/core/replay/machine.py": "driven by RunDriver.drive, and by checks, which hold no lease",
+    "pyengine/features/checks/replay_check.py": "repeats a journal, and executes no step",
 }
 # a second replay, to compare it with the one before
 REPEATS = {"replay_again"}
-FOLDERS = ("pyengine/worker/", "pyengine/calls/", "pyengine/replay/", "pyengine/definitions/")
+FOLDERS = (
+    "pyengine/core/worker/",
+    "pyengine/features/calls/",
+    "pyengine/core/replay/",
+    "pyengine/core/definitions/",
+)
 
 
 def _begins(node: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""Law: every wait of ours, and every reading of the time, goes by `pyengine/clock.py`.
+"""Law: every wait of ours, and every reading of the time, goes by `pyengine/core/process/clock.py`.
 
 So a test can put a clock of its own there and let a week pass in minutes. The loop of workflows has a time of
 its own; programs that adapters are, and the time limits of libraries, stay real.
@@ -12,15 +12,19 @@ import pytest
 
 from tests.support.tree import Module, modules
 
-SEAM = "pyengine/clock.py"
+SEAM = "pyengine/core/process/clock.py"
 OTHER_TIMES = {
-    "pyengine/loop/": "the time of a workflow, which a replay repeats",
-    "pyengine/replay/": "a function of journal and code",
-    "pyengine/workflow/": "code that runs in workflows and steps",
-    "pyengine/calls/adapters/": "programs of their own",
+    "pyengine/core/loop/": "the time of a workflow, which a replay repeats",
+    "pyengine/core/replay/": "a function of journal and code",
+    "pyengine/core/workflow/": "code that runs in workflows and steps",
+    "pyengine/features/calls/adapters/": "programs of their own",
 }
 # a library's own wait, with its own time limit
-PROCESSES = {"pyengine/embedded/postmaster.py", "pyengine/embedded/server.py", "pyengine/demo/run.py"}
+PROCESSES = {
+    "pyengine/doors/embedded/postmaster.py",
+    "pyengine/doors/embedded/server.py",
+    "pyengine/doors/demo/run.py",
+}
 WAITS = {
     "asyncio": {"sleep", "timeout", "timeout_at", "wait_for"},
     "time": {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time"},

@@ -1,4 +1,4 @@
-"""Law: nothing but `pyengine/backoff.py` has a power or a shift whose exponent is a variable.
+"""Law: nothing but `pyengine/core/process/backoff.py` has a power or a shift whose exponent is a variable.
 
 A counter of failures or of empty rounds grows for as long as nothing happens, so a power of it overflows one
 quiet night. For SQL it is the rule `growth` of the lint.
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.tree import Module, modules
 
-GROWER = "pyengine/backoff.py"
+GROWER = "pyengine/core/process/backoff.py"
 POWERS = {"pow", "exp", "exp2", "ldexp", "factorial"}
 
 

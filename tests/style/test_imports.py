@@ -13,64 +13,63 @@ from collections.abc import Iterator
 
 import pytest
 
+from pyengine.core.sources import GROUPS
 from tests.support.tree import Module, modules
 
 # places of one rank do not import each other, except those of CHAINS: there a later one may import an earlier
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("errors", "sources", "passwords", "servers", "backoff", "clock", "background", "own_threads"),
-    ("thread_pool", "lease_terms", "process", "protocol", "values"),
-    ("definitions",),
-    ("loop",),
-    ("replay",),
-    ("workflow", "features.checks"),
-    ("database",),
-    ("client", "worker"),
-    ("features", "features.sql"),
-    ("calls",),
-    ("embedded", "admin", "gateway"),
+    ("errors", "core.sources", "core.passwords", "core.servers"),
+    ("core.process",),
+    ("core.protocol", "core.values"),
+    ("core.definitions",),
+    ("core.loop",),
+    ("core.replay",),
+    ("core.workflow",),
+    ("core.database",),
+    ("core.client", "core.worker"),
     (
-        *(
-            "compatibility",
-            "replay_check",
-            "development",
-            "clients",
-            "sync",
-            "app_runtime",
-            "stop_signals",
-            "foreground",
-        ),
-        *("app_calls", "app_schedules", "here_and_now", "live_bar", "context", "extensions", "app"),
+        *("features.compensation", "features.dependencies", "features.http", "features.many_runs"),
+        *("features.progress", "features.promises", "features.remote", "features.schedules"),
+        *("features.sql", "features.checks"),
     ),
-    ("demo",),
-    ("cli", "__main__"),
+    ("features.calls",),
+    ("doors.admin", "doors.embedded", "doors.gateway", "doors.program"),
+    ("context", "extensions", "clients", "app_runtime", "app_calls", "sync", "app"),
+    ("doors.demo",),
+    ("doors.cli", "__main__"),
 )
 CHAINS = {
-    *("compatibility", "replay_check", "development", "clients", "sync", "app_runtime", "stop_signals"),
-    "foreground",
-    *("app_calls", "app_schedules", "here_and_now", "live_bar", "context", "extensions", "app", "cli"),
+    "context",
+    "extensions",
+    "clients",
+    "app_runtime",
+    "app_calls",
+    "sync",
+    "app",
+    "doors.cli",
     "__main__",
 }
 # a driver, and the only places that may import it: a folder, or one module of it
 DRIVERS: dict[str, tuple[str, ...]] = {
     "asyncpg": (
-        *("database", "client.caller_connection", "values.sql_values", "replay_check"),
-        *("worker.sql_step_runner", "worker.transaction_runner"),
+        *("core.database", "core.client.caller_connection", "features.checks.replay_check"),
+        *("features.sql.sql_values", "features.sql.sql_step_runner", "features.sql.transaction_runner"),
     ),
-    "psycopg": ("admin", "cli", "demo", "client.psycopg_transport"),
+    "psycopg": ("core.client.psycopg_transport", "doors.admin", "doors.cli", "doors.demo"),
     # whoever has a session of theirs has imported them
     "sqlalchemy": (),
     "django": (),
-    "typer": ("cli",),
-    "rich": ("cli", "live_bar"),
-    "platformdirs": ("embedded",),
-    "httpx": ("workflow.http", "gateway.courier.http_client"),
-    "httpcore": ("gateway.courier.http_client",),
-    "uvloop": ("foreground",),
-    "starlette": ("gateway",),
-    "uvicorn": ("gateway.http_server",),
-    "jwt": ("gateway.tokens",),
-    "cryptography": ("gateway.tokens",),
-    "prometheus_client": ("gateway.metrics",),
+    "typer": ("doors.cli",),
+    "rich": ("doors.cli", "features.progress.live_bar"),
+    "platformdirs": ("doors.embedded",),
+    "httpx": ("features.http.requests", "doors.gateway.courier.http_client"),
+    "httpcore": ("doors.gateway.courier.http_client",),
+    "uvloop": ("doors.program.foreground",),
+    "starlette": ("doors.gateway",),
+    "uvicorn": ("doors.gateway.http_server",),
+    "jwt": ("doors.gateway.tokens",),
+    "cryptography": ("doors.gateway.tokens",),
+    "prometheus_client": ("doors.gateway.metrics",),
     "pytest": (),
     "hypothesis": (),
     "pglast": (),
@@ -78,13 +77,15 @@ DRIVERS: dict[str, tuple[str, ...]] = {
 }
 # places -> what they must not import: replay is a function of journal and code alone
 PURE = {
-    "replay": "asyncpg os random socket subprocess threading time",
-    "errors sources protocol": "asyncio asyncpg random socket subprocess threading time",
-    "values.codec values.exceptions": "asyncio asyncpg random socket subprocess threading time",
-    "definitions.retry": "asyncio asyncpg random socket subprocess threading time",
-    "client.client client.run clients sync": "asyncio",
-    "database.error_mapping": "asyncio asyncpg psycopg",
-    "admin": "asyncio pyengine.worker pyengine.client pyengine.database pyengine.embedded",
+    "core.replay": "asyncpg os random socket subprocess threading time",
+    "errors core.sources core.protocol": "asyncio asyncpg random socket subprocess threading time",
+    "core.values.codec core.values.exceptions": "asyncio asyncpg random socket subprocess threading time",
+    "core.definitions.retry": "asyncio asyncpg random socket subprocess threading time",
+    "core.client.client core.client.run clients sync": "asyncio",
+    "core.database.error_mapping": "asyncio asyncpg psycopg",
+    "doors.admin": (
+        "asyncio pyengine.core.worker pyengine.core.client pyengine.core.database pyengine.doors.embedded"
+    ),
 }
 SQL = re.compile(
     r"\s*(select\s.+\bfrom\b|select\s+\w+\.\w+\(|insert\s+into|update\s+\w+\.\w+|delete\s+from|"
@@ -92,8 +93,10 @@ SQL = re.compile(
     r"(un)?listen\s+\w+\s*$|notify\s+\w+\s*$|lock\s+table|create\s+(or\s+replace|table|schema))",
     re.I | re.S,
 )
-# what workers and clients call; the schema itself; people's views on the command line; a user's own tables
-SQL_PLACES = ("pyengine.database.statements", "pyengine.admin", "pyengine.demo")
+# what workers, clients and features call; the schema itself; people's views; tables of users
+SQL_PLACES = re.compile(
+    r"pyengine\.((core\.database|features\.\w+|doors\.gateway)\.statements|doors\.(admin|demo))\b"
+)
 
 
 PACKAGE = list(modules("pyengine"))
@@ -101,9 +104,11 @@ KNOWN = {module.dotted for module in PACKAGE}
 
 
 def place(dotted: str) -> str:
-    """The name that has a rank: ``pyengine.admin.migrate`` -> ``admin``; each feature has its own."""
+    """The name that has a rank: ``pyengine.core.replay.machine`` -> ``core.replay``."""
     names = dotted.split(".")[1:]
-    return ".".join(names[: 2 if names[:1] == ["features"] else 1])
+    if names in ([group] for group in GROUPS):
+        return ""
+    return ".".join(names[: 2 if names and names[0] in GROUPS else 1])
 
 
 def is_in(dotted: str, places: tuple[str, ...]) -> bool:
@@ -165,7 +170,7 @@ def sql_texts(module: Module) -> list[str]:
         and isinstance(node.body[0], ast.Expr)
     }
     return [
-        f"{module.path}:{node.lineno}: SQL text belongs in database/statements: {node.value[:60]!r}"
+        f"{module.path}:{node.lineno}: SQL text belongs in a module named statements: {node.value[:60]!r}"
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
         if SQL.match(node.value)
@@ -220,31 +225,29 @@ def test_a_folder_can_be_looked_over() -> None:
 
 
 def test_sql_text_stands_in_one_place() -> None:
-    """Only database/statements, admin (people's views too) and the demonstration hold SQL text."""
-    found = [
-        text for module in PACKAGE if not module.dotted.startswith(SQL_PLACES) for text in sql_texts(module)
-    ]
+    """Only modules named statements, admin (people's views too) and the demonstration hold SQL text."""
+    found = [text for module in PACKAGE if not SQL_PLACES.match(module.dotted) for text in sql_texts(module)]
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("values/codec", "from pyengine.replay.machine import Replay"),
-        ("values/codec", "import asyncio"),
-        ("values/codec", "from pyengine.protocol import journal"),
-        ("replay/machine", "import asyncpg"),
-        ("replay/machine", "def f():\n    import time"),
-        ("replay/machine", "if TYPE_CHECKING:\n    from pyengine.context import ctx"),
-        ("loop/event_loop", "from asyncpg import connect"),
-        ("client/client", "from pyengine.worker import worker"),
-        ("client/client", "import asyncio"),
-        ("client/caller_connection", "import sqlalchemy"),
-        ("worker/worker", "import psycopg"),
+        ("core/values/codec", "from pyengine.core.replay.machine import Replay"),
+        ("core/values/codec", "import asyncio"),
+        ("core/values/codec", "from pyengine.core.protocol import journal"),
+        ("core/replay/machine", "import asyncpg"),
+        ("core/replay/machine", "def f():\n    import time"),
+        ("core/replay/machine", "if TYPE_CHECKING:\n    from pyengine.context import ctx"),
+        ("core/loop/event_loop", "from asyncpg import connect"),
+        ("core/client/client", "from pyengine.core.worker import worker"),
+        ("core/client/client", "import asyncio"),
+        ("core/client/caller_connection", "import sqlalchemy"),
+        ("core/worker/worker", "import psycopg"),
         ("app_runtime", "from pyengine.app import App"),
-        ("app", "from pyengine.cli import output"),
-        ("admin/x", "import asyncpg"),
-        ("database/statements/procedures", "import platformdirs"),
+        ("app", "from pyengine.doors.cli import output"),
+        ("doors/admin/x", "import asyncpg"),
+        ("core/database/statements/procedures", "import platformdirs"),
         ("stranger", ""),
     ],
 )
@@ -255,10 +258,10 @@ def test_the_check_of_imports_reports(name: str, text: str) -> None:
 
 def test_the_check_of_imports_lets_pass() -> None:
     """Earlier ranks, the own folder, the chain and own drivers are allowed."""
-    text = "import msgspec\nfrom pyengine.errors import EngineError\nfrom pyengine.values import depth\n"
-    assert breaches(Module(path="pyengine/values/codec.py", text=text)) == []
-    assert breaches(Module(path="pyengine/admin/x.py", text="import psycopg")) == []
-    text = "from pyengine.app_runtime import AppRuntime\nfrom pyengine.worker import worker"
+    text = "import msgspec\nfrom pyengine.errors import EngineError\nfrom pyengine.core.values import depth\n"
+    assert breaches(Module(path="pyengine/core/values/codec.py", text=text)) == []
+    assert breaches(Module(path="pyengine/doors/admin/x.py", text="import psycopg")) == []
+    text = "from pyengine.app_runtime import AppRuntime\nfrom pyengine.core.worker import worker"
     assert breaches(Module(path="pyengine/app.py", text=text)) == []
 
 

@@ -130,8 +130,8 @@ def test_a_gap_is_found(change: ledger.Row, flaw: str | None) -> None:
         ("durable._lawful_task.tasks_lease_iff_acquired", True),
         ("durable.startt", False),
         ("durable._tasks.retry", False),
-        ("pyengine.calls.contract.RULES", True),
-        ("pyengine.calls.contract.NO_RULES", False),
+        ("pyengine.features.calls.contract.RULES", True),
+        ("pyengine.features.calls.contract.NO_RULES", False),
         ("pyengine.nothing", False),
     ],
 )

@@ -18,8 +18,8 @@ from pglast import ast
 from pglast.visitors import Visitor
 from psycopg.rows import TupleRow
 
-from pyengine.admin import migrate
-from pyengine.embedded.server import EmbeddedPostgres
+from pyengine.doors.admin import migrate
+from pyengine.doors.embedded.server import EmbeddedPostgres
 from tests.support import plpgsql_check
 from tests.support.cluster import SETTINGS, make_folder
 from tests.support.plpgsql import check_schema, definitions

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pyengine.core.sources import GROUPS
 from tests.support.tree import ROOT, files
 
 ROOMS: dict[str, str] = tomllib.loads((Path(__file__).parent / "rooms.toml").read_text(encoding="utf-8"))[
@@ -70,7 +71,11 @@ def test_tests_of_logic_bear_its_names() -> None:
     logic = [path for path in files() if path.startswith("sql/logic/")]
     nouns = [Path(path).stem.split("_", 1)[1] for path in logic]
     assert sorted(set(nouns)) == sorted(nouns)
-    tests = [Path(path).stem for path in files() if path.startswith(("tests/sql/test_", "tests/calls/test_"))]
+    tests = [
+        Path(path).stem
+        for path in files()
+        if re.match(r"tests/((core|features|doors)/sql|features/calls)/test_", path)
+    ]
     without = [noun for noun in nouns if not any(name.startswith(f"test_{noun}") for name in tests)]
     assert set(without) == TESTED_ELSEWHERE
 
@@ -82,6 +87,7 @@ EXAMPLES = {"hello.py"}
 def strangers(path: str, text: str, known: Iterable[str]) -> list[str]:
     """Files that a source names and that are not there: beside it, or from a root."""
     roots = {str(Path(path).parent), "pyengine", "sql", "sql/logic", "sql/state"}
+    roots |= {f"{root}/{group}" for root in ("pyengine", "sql/logic") for group in GROUPS}
     there = {name.removeprefix(f"{one}/") for one in roots for name in known if name.startswith(f"{one}/")}
     there |= set(known)
     named = re.findall(r"(?<![\w/.])((?:\w+/)*(?:[a-z_]+\.py|\d\d_[a-z_]+\.sql))\b", text)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pyengine.protocol.journal import RowType
+from pyengine.core.protocol.journal import RowType
 
 Connection = psycopg.Connection[tuple[str, ...]]
 ROOT = Path(__file__).parents[2]

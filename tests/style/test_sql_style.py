@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from pyengine.sources import Sources, found
+from pyengine.core.sources import Sources, found
 from tests.style.lint.__main__ import RULES, findings_in, lint
 from tests.support.tree import schema
 
@@ -58,11 +58,15 @@ DEFINER = function(
     **PLPGSQL,
 ).replace("volatile", "volatile security definer")
 HOOK = function("begin end", **PLPGSQL)
+# the file that most cases are in
+FILE = "logic/core/10_a"
+# the file of hooks
+HOOKS = "logic/core/10_base/90_hooks"
 # rule -> (file, text that breaks it, words of the message)
 BROKEN: dict[str, list[tuple[str, str, str]]] = {
     "statements": [
-        ("logic/10_a", "drop table durable._boxes;", "drop does not belong"),
-        ("logic/10_a", "create view durable.v as select 1;", "create or replace"),
+        (FILE, "drop table durable._boxes;", "drop does not belong"),
+        (FILE, "create view durable.v as select 1;", "create or replace"),
         ("state/10_a", function("select 1"), "belongs in sql/logic"),
         ("state/10_a", "create table if not exists durable.x (id text);", "hides drift"),
         ("debug/10_a", "grant usage on schema durable to public;", "grant does not belong"),
@@ -70,76 +74,68 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
     ],
     "header_order": [
         (
-            "logic/10_a",
+            FILE,
             "create or replace function durable._f() returns void volatile language sql as $$ select 1 $$;",
             "_f",
         ),
         (
-            "logic/10_a",
+            FILE,
             "create or replace function durable.f() returns void language sql stable "
             "set search_path = '' as $$ select 1 $$;",
             "clauses",
         ),
     ],
     "language": [
-        (
-            "logic/10_a",
-            "create or replace function durable._f() returns int language sql stable return 1;",
-            "_f",
-        ),
-        ("logic/10_a", function("select 1", language="plpython3u"), "language sql or plpgsql"),
+        (FILE, "create or replace function durable._f() returns int language sql stable return 1;", "_f"),
+        (FILE, function("select 1", language="plpython3u"), "language sql or plpgsql"),
     ],
     "volatility": [
         (
-            "logic/10_a",
+            FILE,
             "create or replace function durable._f() returns int language sql as $$ select 1 $$;",
             "_f",
         )
     ],
     "search_path": [
-        ("logic/10_a", function("begin end", name="f", after=PINNED, **PLPGSQL), "99_entry_points"),
-        ("logic/10_a", function("select 1", after=" set search_path = ''"), "never inlined"),
+        (FILE, function("begin end", name="f", after=PINNED, **PLPGSQL), "99_entry_points"),
+        (FILE, function("select 1", after=" set search_path = ''"), "never inlined"),
+        (FILE, function("begin end", after=" set search_path = durable", **PLPGSQL), "pinned to ''"),
         (
-            "logic/10_a",
-            function("begin end", after=" set search_path = durable", **PLPGSQL),
-            "pinned to ''",
-        ),
-        (
-            "logic/10_a",
+            FILE,
             function("begin end", after=PINNED, **PLPGSQL).replace("volatile", "volatile security definer"),
             "pinned to pg_catalog, pg_temp",
         ),
-        ("logic/10_a", procedure("perform durable._f($1);"), "does not commit"),
-        ("logic/10_a", procedure("commit;", after=PINNED), "does not commit"),
-        ("logic/10_a", procedure("commit; perform durable._f($1 - 1);"), "operator -"),
-        ("logic/10_a", procedure("commit; if $1 <> $1 then null; end if;"), "operator <>"),
-        ("logic/10_a", procedure("commit; perform pg_sleep($1);"), "pg_sleep( without"),
+        (FILE, procedure("perform durable._f($1);"), "does not commit"),
+        (FILE, procedure("commit;", after=PINNED), "does not commit"),
+        (FILE, procedure("commit; perform durable._f($1 - 1);"), "operator -"),
+        (FILE, procedure("commit; if $1 <> $1 then null; end if;"), "operator <>"),
+        (FILE, procedure("commit; perform pg_sleep($1);"), "pg_sleep( without"),
     ],
     "settings": [
-        ("logic/10_a", function("begin end", name="f", after=" set search_path = ''", **PLPGSQL), "jit"),
-        ("logic/10_a", function("select 1", after=" set enable_seqscan = off"), "without set jit = off"),
+        (FILE, function("begin end", name="f", after=" set search_path = ''", **PLPGSQL), "jit"),
+        (FILE, function("select 1", after=" set enable_seqscan = off"), "without set jit = off"),
         (
-            "logic/10_a",
+            FILE,
             function("begin end", name="f", after=" set search_path = '' set jit = off", **PLPGSQL),
             "quote_all_identifiers",
         ),
     ],
     "backslashes": [
-        ("logic/10_a", function("select p_a ~ '^\\d$'"), "without E"),
-        ("logic/10_a", function("select p_a ~ E'^\\\\d$' or p_a ~ '^\\d$'"), "without E"),
-        ("logic/10_a", "create or replace view durable.v as select '\\';", "without E"),
+        (FILE, function("select p_a ~ '^\\d$'"), "without E"),
+        (FILE, function("select p_a ~ E'^\\\\d$' or p_a ~ '^\\d$'"), "without E"),
+        (FILE, "create or replace view durable.v as select '\\';", "without E"),
     ],
     "parameter_names": [
-        ("logic/10_a", function("select 1", head="a text"), "parameter a"),
-        ("logic/10_a", function("select 1", name="f_v1", head="a text"), "parameter a"),
-        ("logic/10_a", function("select 1", name="f", head="p_a text, b text"), "parameter b"),
+        (FILE, function("select 1", head="a text"), "parameter a"),
+        (FILE, function("select 1", name="f_v1", head="a text"), "parameter a"),
+        (FILE, function("select 1", name="f", head="p_a text, b text"), "parameter b"),
     ],
-    "length": [("logic/10_a", function("select 1" + "\n" * 60), "60 allowed")],
+    "length": [(FILE, function("select 1" + "\n" * 60), "60 allowed")],
     "layout": [
-        ("logic/10_a", "\tselect 1;", "tab"),
-        ("logic/10_a", "grant select on durable._boxes to a; ", "trailing blank"),
-        ("logic/10_a", "SELECT 1;", "lower case"),
-        ("logic/10_a", "grant select on " + "durable._boxes, " * 10 + "durable.x to a;", "columns"),
+        (FILE, "\tselect 1;", "tab"),
+        (FILE, "grant select on durable._boxes to a; ", "trailing blank"),
+        (FILE, "SELECT 1;", "lower case"),
+        (FILE, "grant select on " + "durable._boxes, " * 10 + "durable.x to a;", "columns"),
     ],
     "comments": [
         ("state/10_a", "create table durable._x (id text);", "table _x"),
@@ -151,16 +147,16 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
             "column _boxes.born_at",
         ),
         (
-            "logic/10_a",
+            FILE,
             "create or replace function durable._f() returns int language sql stable as $$ select 1 $$;",
             "_f",
         ),
-        ("logic/10_a", "create or replace view durable.v as select 1;", "view v"),
+        (FILE, "create or replace view durable.v as select 1;", "view v"),
     ],
     "array_lookups": [
-        ("logic/10_a", function("select 1 from durable._boxes b where b.id = any (array[p_a])"), "write ="),
+        (FILE, function("select 1 from durable._boxes b where b.id = any (array[p_a])"), "write ="),
         (
-            "logic/10_a",
+            FILE,
             function(
                 "begin delete from durable._boxes b where b.id = any (array['x' || p_a]); end", **PLPGSQL
             ),
@@ -177,188 +173,184 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
         ("state/20_a", f"{TABLE}alter table durable._boxes add unique (id);", "unique"),
     ],
     "calls": [
-        ("logic/10_a", function("select durable._later()"), "_later"),
-        ("logic/10_a", "create or replace view durable.v as select durable._later();", "_later"),
+        (FILE, function("select durable._later()"), "_later"),
+        (FILE, "create or replace view durable.v as select durable._later();", "_later"),
     ],
     "qualified_tables": [
-        ("logic/10_a", function("select id from boxes"), "boxes"),
-        ("logic/10_a", function("select 1 from durable._boxes b join boxes c on true"), "boxes"),
-        ("logic/10_a", function("begin update boxes set id = 1; end", **PLPGSQL), "boxes"),
-        ("logic/10_a", function("insert into boxes (id) values (p_a)"), "boxes"),
-        ("logic/10_a", function("delete from boxes b where b.id = p_a"), "boxes"),
+        (FILE, function("select id from boxes"), "boxes"),
+        (FILE, function("select 1 from durable._boxes b join boxes c on true"), "boxes"),
+        (FILE, function("begin update boxes set id = 1; end", **PLPGSQL), "boxes"),
+        (FILE, function("insert into boxes (id) values (p_a)"), "boxes"),
+        (FILE, function("delete from boxes b where b.id = p_a"), "boxes"),
     ],
-    "dynamic_sql": [("logic/10_a", function("begin execute 'drop table x'; end", **PLPGSQL), "dynamic")],
+    "dynamic_sql": [(FILE, function("begin execute 'drop table x'; end", **PLPGSQL), "dynamic")],
     "clock": [
-        ("logic/11_a", function("select now()"), "now"),
-        ("logic/11_a", function("begin perform clock_timestamp(); end", **PLPGSQL), "clock_timestamp"),
-        ("logic/11_a", "create or replace view durable.v as select current_timestamp;", "current_timestamp"),
+        ("logic/core/11_a", function("select now()"), "now"),
+        ("logic/core/11_a", function("begin perform clock_timestamp(); end", **PLPGSQL), "clock_timestamp"),
+        (
+            "logic/core/11_a",
+            "create or replace view durable.v as select current_timestamp;",
+            "current_timestamp",
+        ),
     ],
     "growth": [
-        ("logic/10_a", function("select 5 * 2 ^ least(p_a, 6)"), "_f: power or shift by a variable"),
+        (FILE, function("select 5 * 2 ^ least(p_a, 6)"), "_f: power or shift by a variable"),
+        (FILE, function("begin perform 1 << v_round; end", **PLPGSQL), "_f: power or shift by a variable"),
+        (FILE, function("select pg_catalog.power(2, p_a)"), "_f: power or shift by a variable"),
         (
-            "logic/10_a",
-            function("begin perform 1 << v_round; end", **PLPGSQL),
-            "_f: power or shift by a variable",
-        ),
-        ("logic/10_a", function("select pg_catalog.power(2, p_a)"), "_f: power or shift by a variable"),
-        (
-            "logic/10_a",
+            FILE,
             "create or replace view durable.v as select 2.0 ^ b.n from durable._boxes b;",
             "v: power or shift",
         ),
     ],
     "row_locks": [
-        ("logic/10_a", function("select 1 from durable._boxes b for update"), "for update"),
+        (FILE, function("select 1 from durable._boxes b for update"), "for update"),
         (
-            "logic/40_tasks/20_tasks",
+            "logic/core/40_tasks/20_tasks",
             function("select 1 from durable._boxes b for no key update"),
             "for no key update",
         ),
-        ("logic/10_a", function("select 1 from durable._boxes b for share skip locked"), "for share"),
-        ("logic/10_a", function("begin lock table durable._boxes; end", **PLPGSQL), "whole table"),
+        (FILE, function("select 1 from durable._boxes b for share skip locked"), "for share"),
+        (FILE, function("begin lock table durable._boxes; end", **PLPGSQL), "whole table"),
     ],
     "lock_names": [
         (
-            "logic/10_a",
+            FILE,
             function("select 1 from durable._boxes b for update skip locked", name="_lock_boxes"),
             "tries a lock",
         ),
-        ("logic/10_a", function("select pg_try_advisory_xact_lock(1)", name="_lock_box"), "tries a lock"),
+        (FILE, function("select pg_try_advisory_xact_lock(1)", name="_lock_box"), "tries a lock"),
         (
-            "logic/10_a",
+            FILE,
             function("select 1 from durable._boxes b for update", name="_try_lock_boxes"),
             "waits for a lock",
         ),
-        ("logic/10_a", function("select durable._lock_boxes()", name="_try_lock_box"), "waits for a lock"),
-        ("logic/10_a", function("select 1", name="_take_boxes"), "another word"),
-        ("logic/10_a", function("select 1", name="_try_boxes"), "another word"),
+        (FILE, function("select durable._lock_boxes()", name="_try_lock_box"), "waits for a lock"),
+        (FILE, function("select 1", name="_take_boxes"), "another word"),
+        (FILE, function("select 1", name="_try_boxes"), "another word"),
         (
-            "logic/10_base/40_try_locks",
+            "logic/core/10_base/40_try_locks",
             function("select 1 from durable._boxes b for update skip locked", name="_free_boxes"),
             "locks rows",
         ),
     ],
-    "notify": [("logic/10_a", function("select pg_notify('a', '')"), "notifies")],
+    "notify": [(FILE, function("select pg_notify('a', '')"), "notifies")],
     "journal": [
         (
-            "logic/30_promises/20_settlement",
+            "logic/core/30_promises/20_settlement",
             function("insert into durable._journal (seq) values (1)"),
             "insert on the journal",
         ),
         (
-            "logic/30_promises/20_settlement",
+            "logic/core/30_promises/20_settlement",
             function("update durable._journal j set seq = 1"),
             "update on the journal",
         ),
         (
-            "logic/30_promises/20_settlement",
+            "logic/core/30_promises/20_settlement",
             function("delete from durable._journal"),
             "delete on the journal",
         ),
     ],
     "journal_data": [
         (
-            "logic/30_promises/20_settlement",
+            "logic/core/30_promises/20_settlement",
             function("select j.data from durable._journal j"),
             "reads j.data",
         ),
     ],
     "settlement": [
         (
-            "logic/30_promises/40_promises",
+            "logic/core/30_promises/40_promises",
             function("update durable._promises p set data = 1, state = 'resolved'"),
             "out of pending",
         ),
         (
-            "logic/30_promises/40_promises",
+            "logic/core/30_promises/40_promises",
             function("update durable._promises p set (data, state) = (1, 'x') where p.id = p_a"),
             "pending",
         ),
         (
-            "logic/30_promises/40_promises",
+            "logic/core/30_promises/40_promises",
             function(
                 "insert into durable._promises (id) values (p_a) on conflict (id) do update set state = 'x'"
             ),
             "pending",
         ),
         (
-            "logic/30_promises/20_settlement",
+            "logic/core/30_promises/20_settlement",
             function("update durable._promises p set state = 'a'"),
             "out of pending",
         ),
         (
-            "logic/30_promises/20_settlement",
+            "logic/core/30_promises/20_settlement",
             function("update durable._promises p set state = 'a'", name="_settle_rows") * 2,
             "out of pending",
         ),
         (
-            "logic/30_promises/40_promises",
+            "logic/core/30_promises/40_promises",
             function("update durable._promises p set state = 'a'", name="_settle_single"),
             "out of pending",
         ),
     ],
     "raises": [
-        ("logic/40_a", function("begin raise exception 'no'; end", **PLPGSQL), "raises"),
+        ("logic/core/40_a", function("begin raise exception 'no'; end", **PLPGSQL), "raises"),
         (
-            "logic/40_a",
+            "logic/core/40_a",
             function("begin null; exception when others then null; end", **PLPGSQL),
             "catches everything",
         ),
-        ("logic/40_a", function("begin null; exception when no_data then raise; end", **PLPGSQL), "raises"),
-        ("logic/98_protocol/10_rpc", function("begin raise exception 'no'; end", **PLPGSQL), "raises"),
+        (
+            "logic/core/40_a",
+            function("begin null; exception when no_data then raise; end", **PLPGSQL),
+            "raises",
+        ),
+        ("logic/core/98_protocol/10_rpc", function("begin raise exception 'no'; end", **PLPGSQL), "raises"),
     ],
     "insert_columns": [
-        ("logic/10_a", function("insert into durable._boxes values (p_a)"), "list of columns"),
-        ("logic/10_a", function("insert into durable._boxes as b select p_a"), "list of columns"),
+        (FILE, function("insert into durable._boxes values (p_a)"), "list of columns"),
+        (FILE, function("insert into durable._boxes as b select p_a"), "list of columns"),
     ],
     "hooks": [
-        ("logic/10_a", function("select 1") * 2, "defined in logic/10_a.sql already"),
+        (FILE, function("select 1") * 2, "defined in logic/core/10_a.sql already"),
         (
-            "logic/10_a",
+            FILE,
             function("select 1") + function("select 1", head="p_a text default ''"),
-            "defined in logic/10_a.sql already",
+            "defined in logic/core/10_a.sql already",
         ),
-        ("logic/10_base/90_hooks", function("select 1"), "does nothing by itself"),
+        (HOOKS, function("select 1"), "does nothing by itself"),
+        (HOOKS, function("begin perform 1; end", **PLPGSQL), "does nothing by itself"),
+        (HOOKS, HOOK + function("begin perform 1; end", **PLPGSQL) * 2, "replaced in"),
+        (HOOKS, HOOK + function("select 1"), "another header"),
         (
-            "logic/10_base/90_hooks",
-            function("begin perform 1; end", **PLPGSQL),
-            "does nothing by itself",
-        ),
-        ("logic/10_base/90_hooks", HOOK + function("begin perform 1; end", **PLPGSQL) * 2, "replaced in"),
-        ("logic/10_base/90_hooks", HOOK + function("select 1"), "another header"),
-        (
-            "logic/10_base/90_hooks",
+            HOOKS,
             HOOK + function("begin perform 1; end", **PLPGSQL).replace("volatile", "stable"),
             "another header",
         ),
         (
-            "logic/10_base/90_hooks",
+            HOOKS,
             HOOK + function("begin perform 1; end", head="p_a text default ''", **PLPGSQL),
             "another header",
         ),
     ],
     "asked_in_plpgsql": [
-        ("logic/10_base/90_hooks", HOOK + function("select durable._f('')", name="_g"), "_g asks a hook"),
-        (
-            "logic/10_base/90_hooks",
-            HOOK + "create or replace view durable.v as select durable._f('');",
-            "v asks a hook",
-        ),
+        (HOOKS, HOOK + function("select durable._f('')", name="_g"), "_g asks a hook"),
+        (HOOKS, HOOK + "create or replace view durable.v as select durable._f('');", "v asks a hook"),
     ],
     "with_the_owners_rights": [
-        ("logic/10_a", DEFINER.replace("pg_catalog, pg_temp", "''"), "_f: run by others"),
+        (FILE, DEFINER.replace("pg_catalog, pg_temp", "''"), "_f: run by others"),
         (
-            "logic/10_a",
+            FILE,
             DEFINER + function("begin end", name="_g", after=" set search_path = ''", **PLPGSQL),
             "_g: run by others",
         ),
         (
-            "logic/10_a",
+            FILE,
             DEFINER + function("declare a integer; b constant text := ''; begin end", name="_g", **PLPGSQL),
             "_g: b of a type",
         ),
         (
-            "logic/10_a",
+            FILE,
             DEFINER
             + function("select durable._h()", name="_g")
             + function("declare b record; begin end", name="_h", **PLPGSQL),
@@ -369,56 +361,56 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
 
 SOUND = {
     "state/20_boxes": TABLE,
-    "logic/10_base/10_clock": function("select clock_timestamp() -- what's '\\'\n", name="_now"),
-    "logic/12_texts": function("select E'\\\\', 'it''s', \"a\\b\" from unnest(p_a)", name="_texts"),
-    "logic/11_rights": DEFINER.replace(
+    "logic/core/10_base/10_clock": function("select clock_timestamp() -- what's '\\'\n", name="_now"),
+    "logic/core/12_texts": function("select E'\\\\', 'it''s', \"a\\b\" from unnest(p_a)", name="_texts"),
+    "logic/core/11_rights": DEFINER.replace(
         "set search", "set jit = off set quote_all_identifiers = off set search"
     )
     + function("declare a bigint; b constant durable.ms := 1; begin end", name="_g", **PLPGSQL),
-    "logic/10_base/30_locks": function(
+    "logic/core/10_base/30_locks": function(
         "begin perform from durable._boxes b for update; end", name="_lock_boxes", **PLPGSQL
     )
     + function("select 1 from durable._boxes b for update skip locked", name="_try_lock_boxes"),
-    "logic/30_promises/20_settlement": function(
+    "logic/core/30_promises/20_settlement": function(
         "with a as (update durable._promises p set state = 'x' where p.id = p_a returning p.id), "
         "b (n) as (select 1)\n"
         "select extract(epoch from x.t), x.a is distinct from x.b from a join b on true, unnest(p_a) x",
         name="_settle_rows",
     ),
-    "logic/40_tasks/20_tasks": function(
+    "logic/core/40_tasks/20_tasks": function(
         "begin select * into p_a from durable._boxes b for update skip locked;\n"
         "insert into durable._boxes as b (id) values ('insert into boxes') on conflict do nothing;\n"
         "perform durable._settle_rows(p_a); end",
         name="claim",
         **PLPGSQL,
     ),
-    "logic/10_base/90_hooks": function("begin end", name="_ask", head="", **PLPGSQL)
+    HOOKS: function("begin end", name="_ask", head="", **PLPGSQL)
     + function("begin end", name="_ask", **PLPGSQL),
-    "logic/13_answers": function("begin perform durable._texts(p_a); end", name="_ask", **PLPGSQL)
+    "logic/core/13_answers": function("begin perform durable._texts(p_a); end", name="_ask", **PLPGSQL)
     + function("begin perform durable._ask(p_a); end", name="_asks", **PLPGSQL),
-    "logic/14_lookups": function(
+    "logic/core/14_lookups": function(
         "select 1 from unnest(p_a) as x (id) join durable._boxes b on b.id = any (array[x.id])\n"
         "where b.id = any (array[p_a, p_a]) and b.id = p_a",
         name="_lookup",
     ),
-    "logic/98_protocol/10_rpc": function(
+    "logic/core/98_protocol/10_rpc": function(
         "begin null; exception when others then raise; end", name="rpc", **PLPGSQL
     ),
     "debug/10_clock": function("select clock_timestamp()", name="_now"),
-    "logic/15_pauses": function("select least(2 ^ p_a, 9)", name="_grown_ms"),
-    "logic/16_shift": function("select (p_a << 32) + 2 ^ 3", name="_shift"),
-    "logic/72_wait": procedure(
+    "logic/core/15_pauses": function("select least(2 ^ p_a, 9)", name="_grown_ms"),
+    "logic/core/16_shift": function("select (p_a << 32) + 2 ^ 3", name="_shift"),
+    "logic/core/72_wait": procedure(
         "loop select l.state, 'a <> b' into state, b from durable._poll_result($1, b) l; commit;\n"
         "perform pg_catalog.pg_sleep(c); exit when d is null; b := durable._after(b); end loop;\n"
         "begin commit; exception when no_data then get stacked diagnostics b := message_text; end;"
     ),
-    "logic/73_start": function("select durable.claim(start.id), 'now()'", name="start", head="id text"),
+    "logic/core/73_start": function("select durable.claim(start.id), 'now()'", name="start", head="id text"),
 }
 
 
 @pytest.fixture
 def linted(tmp_path: Path) -> Lint:
-    """Lint a tree of files given as {'logic/10_a': text} by one rule; returns the messages."""
+    """Lint a tree of files given as {'logic/core/10_a': text} by one rule; returns the messages."""
 
     def run(rule: str, files: dict[str, str]) -> list[str]:
         for name, text in files.items():
@@ -444,7 +436,7 @@ def test_the_sources_keep_every_rule() -> None:
 def test_a_rule_can_be_broken(linted: Lint, rule: str, case: int) -> None:
     """The lint finds a source that breaks the rule, and names what is wrong."""
     name, text, words = BROKEN[rule][case]
-    later = {"logic/99_z": function("select 1", name="_later")} if rule == "calls" else {}
+    later = {"logic/core/99_z": function("select 1", name="_later")} if rule == "calls" else {}
     findings = linted(rule, {name: text, **later})
     assert any(words in finding for finding in findings), findings
 
@@ -453,7 +445,10 @@ def test_logic_stands_without_debug(linted: Lint) -> None:
     """What only a test installation has is not used by what every installation has."""
     findings = linted(
         "calls",
-        {"logic/99_a": function("select durable._spy()"), "debug/10_a": function("select 1", name="_spy")},
+        {
+            "logic/core/99_a": function("select durable._spy()"),
+            "debug/10_a": function("select 1", name="_spy"),
+        },
     )
     assert any("_spy" in finding for finding in findings)
 
@@ -466,15 +461,15 @@ def test_every_rule_is_broken_here() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("logic/10_other", "10_a has that number already"),
-        ("logic/20_b/10_c/x", "NN_words"),
-        ("logic/b/10_c", "NN_words"),
+        ("logic/core/10_other", "10_a has that number already"),
+        ("logic/core/20_b/10_c/x", "NN_words"),
+        ("logic/core/b/10_c", "NN_words"),
     ],
 )
 def test_numbers_are_an_order(linted: Lint, name: str, words: str) -> None:
     """Within a folder each number is given once, and nothing goes without."""
     with pytest.raises(ValueError, match=words):
-        linted("", {"logic/10_a/10_x": function("select 1"), name: function("select 2")})
+        linted("", {"logic/core/10_a/10_x": function("select 1"), name: function("select 2")})
 
 
 def test_sound_sources_pass_every_rule(linted: Lint) -> None:

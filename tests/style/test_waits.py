@@ -91,7 +91,7 @@ def test_a_lock_that_waits_is_found() -> None:
 
 def test_the_header_of_the_locks_names_each_function_with_the_order() -> None:
     """A function that locks promises, tasks and heads repeats the order, and the header lists it."""
-    header = (LOGIC / "10_base" / "30_locks.sql").read_text().partition("\ncreate ")[0]
+    header = (LOGIC / "core" / "10_base" / "30_locks.sql").read_text().partition("\ncreate ")[0]
     order = [rf"\b_(?:try_)?lock_{rows}\(" for rows in ("promises", "tasks(?:_to_revoke)?", "heads")]
     repeats = {name for name, body in bodies().items() if all(re.search(rows, body) for rows in order)}
     assert {"_lock_settlement", "_try_lock_reports", "task_suspend"} <= repeats

@@ -76,7 +76,7 @@ PRIVATE = {
 }
 # names that are the field's own
 ALLOWED = {
-    "pyengine/admin/bundle.py": "a bundle of SQL files, and a public command",
+    "pyengine/doors/admin/bundle.py": "a bundle of SQL files, and a public command",
     "bundle": "its function",
     "look_up": "reads a name in a table",
     "note": "the text beside a progress, as ctx.progress takes it",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import psycopg
 from psycopg.rows import TupleRow
 
-from pyengine.sources import Sources
+from pyengine.core.sources import Sources
 
 _SNAPSHOT = """
 with mine as (

@@ -25,8 +25,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from pyengine.admin import migrate
-from pyengine.embedded.server import EmbeddedPostgres
+from pyengine.doors.admin import migrate
+from pyengine.doors.embedded.server import EmbeddedPostgres
 
 Connection = psycopg.Connection[TupleRow]
 FOLDER = "PYENGINE_TEST_CLUSTER"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 
-from pyengine.embedded.binaries import find_binaries
+from pyengine.doors.embedded.binaries import find_binaries
 
 
 def restore(original: str, copy: str) -> None:

@@ -23,7 +23,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from pyengine.clock import Clock, Limit, Timer
+from pyengine.core.process.clock import Clock, Limit, Timer
 from tests.support.clock import START_MS
 
 T = TypeVar("T")
@@ -320,7 +320,7 @@ def _running() -> asyncio.AbstractEventLoop | None:
 
 def install(clock: FastClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the process go by a clock, and let it stand still during statements."""
-    monkeypatch.setattr("pyengine.clock._clock", clock)
+    monkeypatch.setattr("pyengine.core.process.clock._clock", clock)
 
     def counted(run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def statement(*args: Any, **options: Any) -> Any:

@@ -10,10 +10,10 @@ import threading
 from types import TracebackType
 from typing import Any, Self
 
-from pyengine.foreground import runner
-from pyengine.gateway.app import Parts
-from pyengine.gateway.config import GatewayConfig
-from pyengine.gateway.http_server import GatewayServer
+from pyengine.doors.gateway.app import Parts
+from pyengine.doors.gateway.config import GatewayConfig
+from pyengine.doors.gateway.http_server import GatewayServer
+from pyengine.doors.program.foreground import runner
 
 START_S = 60.0
 

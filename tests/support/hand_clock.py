@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyengine.clock import Clock
+from pyengine.core.process.clock import Clock
 
 
 class HandClock(Clock):
-    """Put it in place with `monkeypatch.setattr("pyengine.clock._clock", ...)`.
+    """Put it in place with `monkeypatch.setattr("pyengine.core.process.clock._clock", ...)`.
 
     Attributes:
         now_s: the time, which a test may set.

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Worker
-from pyengine.database.poll_schedule import _MIN_GAP_S
-from pyengine.definitions.registry import Workflow
-from pyengine.worker.turn_loop import TurnLoop
+from pyengine.core.database.poll_schedule import _MIN_GAP_S
+from pyengine.core.definitions.registry import Workflow
+from pyengine.core.worker.turn_loop import TurnLoop
 
 Connection = psycopg.Connection[tuple[object, ...]]
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from pyengine.sources import Sources, found
+from pyengine.core.sources import Sources, found
 
 NEXT = "99.1.0"
 ROOT = Path(__file__).parent.parent.parent
@@ -43,7 +43,7 @@ def make(folder: Path, *, batch: int = 100) -> Sources:
     )
     shutil.copytree(found().sql, folder / "sql")
     shutil.copytree(found().migrations, folder / "migrations")
-    version = folder / "pyengine/sources.py"
+    version = folder / "pyengine/core/sources.py"
     version.write_text(re.sub(r'^VERSION = ".*"$', f'VERSION = "{NEXT}"', version.read_text(), flags=re.M))
     for path in (folder / "sql/logic").rglob("*.sql"):
         path.write_text(_changed(path.read_text()))

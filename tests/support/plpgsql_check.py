@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 from psycopg.rows import TupleRow
 
-from pyengine.embedded.binaries import Binaries, binaries_of_major
+from pyengine.doors.embedded.binaries import Binaries, binaries_of_major
 
 MAJOR = 15
 PACKAGE = f"postgresql-{MAJOR}-plpgsql-check"

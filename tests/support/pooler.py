@@ -27,7 +27,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from pyengine.embedded.binaries import Account, server_account
+from pyengine.doors.embedded.binaries import Account, server_account
 from tests.support.cluster import BASE, Server
 from tests.support.debian import NoPackage, libraries, unpacked
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from tests.calls.test_call_laws import everything as calls
+from tests.features.calls.test_call_laws import everything as calls
 from tests.support.inhabitants import everything as runs
 from tests.support.laboratory import ClockInside
 from tests.support.rows import shop, wait_for

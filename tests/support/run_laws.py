@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
-from pyengine.protocol.journal import ALLOCATING, RowType
+from pyengine.core.protocol.journal import ALLOCATING, RowType
 from tests.support.steps import NONE, Key, Row, Step
 
 Seen: TypeAlias = Iterator[tuple[str, object]]

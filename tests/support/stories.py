@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyengine.protocol.journal import RowType
+from pyengine.core.protocol.journal import RowType
 from tests.support.clock import Clock
 from tests.support.verbs import (
     HASH,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from pyengine.sources import found
+from pyengine.core.sources import found
 from tests.style.lint import inventory
 from tests.style.lint.inventory import Inventory
 
@@ -43,7 +43,7 @@ class Module:
 
     @property
     def dotted(self) -> str:
-        """``pyengine/admin/migrate.py`` -> ``pyengine.admin.migrate``."""
+        """``pyengine/doors/admin/migrate.py`` -> ``pyengine.doors.admin.migrate``."""
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import TupleRow
 
-from pyengine.protocol.rules import RULES
-from pyengine.values.codec import input_hash
+from pyengine.core.protocol.rules import RULES
+from pyengine.core.values.codec import input_hash
 
 Connection = psycopg.Connection[TupleRow]
 Call = tuple[str, tuple[Any, ...]]

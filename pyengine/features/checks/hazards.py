@@ -16,13 +16,13 @@ from dataclasses import replace
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, Final, TypeAlias
 
-from pyengine.definitions.code_check import Hazard
-from pyengine.definitions.definition import StepDef
-from pyengine.definitions.function_source import FunctionNode, Source, source_of
+from pyengine.core.definitions.code_check import Hazard
+from pyengine.core.definitions.definition import StepDef
+from pyengine.core.definitions.function_source import FunctionNode, Source, source_of
+from pyengine.core.loop.restrictions import STEP
 from pyengine.features.checks import rules
 from pyengine.features.checks.lost_changes import changed_by, changed_variable
 from pyengine.features.checks.names import UNKNOWN, Meaning, Names, closure_of
-from pyengine.loop.restrictions import STEP
 
 __all__ = ["hazards_of"]
 

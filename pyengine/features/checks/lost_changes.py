@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from pyengine.definitions.function_source import source_of
+from pyengine.core.definitions.function_source import source_of
 from pyengine.features.checks import rules
 from pyengine.features.checks.names import Names, closure_of
 

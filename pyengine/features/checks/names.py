@@ -19,7 +19,7 @@ from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any, Final, Literal, TypeAlias
 
-from pyengine.definitions.function_source import FunctionNode, Source
+from pyengine.core.definitions.function_source import FunctionNode, Source
 
 __all__ = ["UNKNOWN", "Kind", "Meaning", "Names", "closure_of"]
 

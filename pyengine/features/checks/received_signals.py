@@ -18,9 +18,9 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-from pyengine.definitions.definition import WorkflowDef
-from pyengine.definitions.function_source import FunctionNode, source_of
-from pyengine.definitions.signals import ReceivedSignals, Signal
+from pyengine.core.definitions.definition import WorkflowDef
+from pyengine.core.definitions.function_source import FunctionNode, source_of
+from pyengine.core.definitions.signals import ReceivedSignals, Signal
 from pyengine.features.checks.names import UNKNOWN, Names, closure_of
 
 __all__ = ["received_signals"]

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import Any, Final
 
-from pyengine.loop.restrictions import HTTP, LOOP_METHODS, STEP
+from pyengine.core.loop.restrictions import HTTP, LOOP_METHODS, STEP
 
 __all__ = [
     "ATTRIBUTES",

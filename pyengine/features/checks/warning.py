@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
-from pyengine.definitions.code_check import CodeCheck
+from pyengine.core.definitions.code_check import CodeCheck
 from pyengine.features.checks.hazards import hazards_of
 
 __all__ = ["DETERMINISM", "DeterminismWarning", "warn_of"]

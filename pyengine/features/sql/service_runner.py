@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from pyengine import clock
-from pyengine.database.pool import ConnectionPool
-from pyengine.database.sessions import transaction
-from pyengine.database.statements.sql_functions import NEXT_SERVICE, SERVE, SERVICE_LIMIT, SERVICES_DUE
+from pyengine.core.database.pool import ConnectionPool
+from pyengine.core.database.sessions import transaction
+from pyengine.core.process import clock
+from pyengine.core.worker.extensions import Served
 from pyengine.errors import EngineError
-from pyengine.worker.extensions import Served
+from pyengine.features.sql.statements import NEXT_SERVICE, SERVE, SERVICE_LIMIT, SERVICES_DUE
 
 __all__ = ["Server"]
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyengine.sources import Sources, found
+from pyengine.core.sources import Sources, found
 from tests.style.lint import hooks, places, shape
 from tests.style.lint.inventory import Inventory, read
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 from sqlglot import TokenType
 from sqlglot.dialects.postgres import Postgres
 
-from pyengine.sources import SCHEMA, Sources
+from pyengine.core.sources import GROUPS, SCHEMA, Sources
 
 __all__ = [
     "File",
@@ -110,13 +110,14 @@ class File:
         return self.name.split("/", 1)[0]
 
     @property
-    def order(self) -> tuple[int, str]:
-        """Place in the dependency order; everything of state comes before logic, and that before debug."""
-        return _ROOMS.index(self.room), self.name
+    def order(self) -> tuple[int, int, str]:
+        """Place in the dependency order: state, the groups of logic, debug."""
+        group = self.name.split("/")[1]
+        return _ROOMS.index(self.room), (*GROUPS, group).index(group), self.name
 
     @property
     def name(self) -> str:
-        """``logic/30_promises/20_settlement.sql``."""
+        """``logic/core/30_promises/20_settlement.sql``."""
         parts = self.path.parts
         return "/".join(parts[max(at for at, part in enumerate(parts) if part in _ROOMS) :])
 

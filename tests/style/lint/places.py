@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyengine.sources import SCHEMA
+from pyengine.core.sources import SCHEMA
 from tests.style.lint.inventory import Found, Inventory, Routine, Rule, Token, Tokens, at, of_schema, split
 
 __all__ = ["RULES"]

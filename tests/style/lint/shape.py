@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyengine.sources import SCHEMA
+from pyengine.core.sources import SCHEMA
 from tests.style.lint.inventory import CLAUSES, Found, Inventory, Routine, Rule, Statement, Tokens, at, split
 
 __all__ = ["RULES"]

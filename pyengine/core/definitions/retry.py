@@ -1,0 +1,292 @@
+"""Retry policies of steps, and durations.
+
+Lives here: `Retry`, its recorded form, and `parse_duration`. May not: sleeping, clocks, counting. A policy
+gives the milliseconds until the next attempt from the number of failures so far; the journal counts them. An
+attempt that was cut off (lease lost, run released) is not a failure and never reaches a policy. A step keeps
+the policy with which its first attempt began: the journal holds it, and later code does not change it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from pyengine.core.process.backoff import grown
+from pyengine.errors import InvalidRequest, recorded_module
+
+__all__ = [
+    "NO_RETRY",
+    "Duration",
+    "Randomness",
+    "RecordedRetry",
+    "Retry",
+    "optional_duration",
+    "optional_limit",
+    "parse_duration",
+    "policy_text",
+    "recorded_policy",
+]
+
+Duration: TypeAlias = str | float | timedelta
+"""A text such as "30s" or "1h30m", seconds as a number, or a timedelta."""
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.IGNORECASE)
+_MAX_MS = 2**53 - 1
+
+
+class Randomness(Protocol):
+    """The part of `random.Random` that the engine uses."""
+
+    def random(self) -> float: ...
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+def parse_duration(duration: Duration, *, what: str = "duration") -> int:
+    """Return a duration in milliseconds.
+
+    Args:
+        duration: "250ms", "30s", "5m", "1h30m", "2d", "1w", or a number of seconds, or a timedelta.
+        what: its purpose, for the error.
+
+    Raises:
+        InvalidRequest: the text cannot be read, or the duration is negative, infinite or absurdly long.
+    """
+    if isinstance(duration, timedelta):
+        ms = duration / timedelta(milliseconds=1)
+    elif isinstance(duration, bool) or not isinstance(duration, int | float | str):
+        raise InvalidRequest(f"{what}: {duration!r} is not a duration", hint=_HINT)
+    elif isinstance(duration, str):
+        ms = _parse_text(duration, what)
+    else:
+        ms = duration * 1000
+    if not math.isfinite(ms) or not 0 <= ms <= _MAX_MS:
+        raise InvalidRequest(f"{what}: {duration!r} must be at least 0 and finite", hint=_HINT)
+    return math.ceil(round(ms, 6))
+
+
+_RETRY_AFTER_MAX_MS = 86_400_000
+_HINT = 'write "250ms", "30s", "5m", "1h30m", "2d", a number of seconds, or a timedelta'
+
+
+def _parse_text(text: str, what: str) -> float:
+    ms, at = 0.0, 0
+    while match := _PART.match(text, at):
+        ms += float(match[1]) * _UNIT_MS[match[2].lower()]
+        at = match.end()
+    if at == 0 or text[at:].strip():
+        raise InvalidRequest(f"{what}: {text!r} is not a duration", hint=_HINT)
+    return ms
+
+
+def optional_duration(duration: Duration | None, *, what: str = "duration") -> int | None:
+    """Return a duration in milliseconds, or None for None."""
+    return None if duration is None else parse_duration(duration, what=what)
+
+
+def optional_limit(duration: Duration | None, *, what: str) -> int | None:
+    """Return a limit in milliseconds, more than 0, or None for None.
+
+    Raises:
+        InvalidRequest: it is not valid, or 0.
+    """
+    ms = optional_duration(duration, what=what)
+    if ms == 0:
+        raise InvalidRequest(f"{what}: a timeout is more than 0", hint=_HINT)
+    return ms
+
+
+def _exception_types(types: object, what: str) -> tuple[type[BaseException], ...]:
+    listed = types if isinstance(types, tuple) else (types,)
+    for cls in listed:
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            raise InvalidRequest(f"Retry({what}=...): {cls!r} is not an exception class")
+    return listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often and when a failed step is tried again.
+
+    A step without a policy is tried once, because only its author knows whether it may run twice. `Retry()`
+    tries five times.
+
+    Args:
+        max_attempts: attempts in all, the first one included; None means no limit.
+        initial: delay after the first failure.
+        backoff: factor from one delay to the next, at least 1.
+        max_delay: no computed delay is longer.
+        jitter: up to this share of a delay (0 to 1) is cut off at random, to spread retries.
+        only: errors worth trying again; empty means all.
+        unless: errors not worth trying again; wins over `only`.
+        on_exhausted: "pause" to set the run aside after the last attempt, until somebody resumes it; the step
+            then has as many attempts again. "fail" raises the last error in the workflow. An error that is
+            not worth trying again is raised in any case.
+
+    An error whose attribute `retryable` is False is final. An error with an attribute `retry_after` (seconds
+    or timedelta) sets its own delay in place of the computed one: at most a day, or `max_delay` if that is
+    longer, since a server may ask for anything.
+    """
+
+    max_attempts: int | None = 5
+    initial: Duration = "1s"
+    backoff: float = 2.0
+    max_delay: Duration = "5m"
+    jitter: float = 0.2
+    only: tuple[type[BaseException], ...] = ()
+    unless: tuple[type[BaseException], ...] = ()
+    on_exhausted: Literal["fail", "pause"] = "fail"
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise InvalidRequest(
+                f"Retry(max_attempts={self.max_attempts!r}): at least 1, or None for no limit"
+            )
+        if not (math.isfinite(self.backoff) and self.backoff >= 1):
+            raise InvalidRequest(f"Retry(backoff={self.backoff!r}): a factor of at least 1")
+        if not 0 <= self.jitter <= 1:
+            raise InvalidRequest(f"Retry(jitter={self.jitter!r}): a share between 0 and 1")
+        if self.on_exhausted not in ("fail", "pause"):
+            raise InvalidRequest(f'Retry(on_exhausted={self.on_exhausted!r}): "fail" or "pause"')
+        object.__setattr__(self, "only", _exception_types(self.only, "only"))
+        object.__setattr__(self, "unless", _exception_types(self.unless, "unless"))
+        parse_duration(self.initial, what="Retry(initial=...)")
+        parse_duration(self.max_delay, what="Retry(max_delay=...)")
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether an error of this class is worth another attempt."""
+        if getattr(error, "retryable", True) is False or isinstance(error, self.unless):
+            return False
+        return not self.only or isinstance(error, self.only)
+
+    def delay_ms(self, failures: int, error: BaseException, randomness: Randomness) -> int | None:
+        """Return milliseconds until the next attempt, or None if there is none, or none before a resume.
+
+        Args:
+            failures: failed attempts so far, this one included.
+            error: what the last attempt raised.
+            randomness: source of the jitter.
+        """
+        if self.max_attempts is not None:
+            if self.on_exhausted == "pause":
+                # each resume begins with as many attempts again
+                failures = (failures - 1) % self.max_attempts + 1
+            if failures >= self.max_attempts:
+                return None
+        if not self.retries(error):
+            return None
+        after = _retry_after_ms(error)
+        ceiling = parse_duration(self.max_delay)
+        if after is not None:
+            return min(after, max(ceiling, _RETRY_AFTER_MAX_MS))
+        delay = grown(parse_duration(self.initial), ceiling, failures - 1, self.backoff)
+        return round(delay * (1 - self.jitter * randomness.random()))
+
+    def pauses(self, failures: int) -> bool:
+        """Whether the run pauses after so many failures that were worth another attempt."""
+        pauses = self.on_exhausted == "pause" and self.max_attempts is not None
+        return pauses and failures % (self.max_attempts or 1) == 0
+
+
+def _retry_after_ms(error: BaseException) -> int | None:
+    after = getattr(error, "retry_after", None)
+    if after is None:
+        return None
+    if isinstance(after, int | float) and not isinstance(after, bool):
+        after = max(0, after)
+    elif isinstance(after, timedelta):
+        after = max(timedelta(0), after)
+    try:
+        return parse_duration(after)
+    except InvalidRequest:
+        return None
+
+
+NO_RETRY = Retry(max_attempts=1)
+"""The policy of a step without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRetry(Retry):
+    """A policy read back from the journal, with error classes by name only.
+
+    Args:
+        only_names: full names of errors worth trying again; empty means all.
+        unless_names: full names of errors not worth trying again.
+    """
+
+    only_names: tuple[str, ...] = ()
+    unless_names: tuple[str, ...] = ()
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether an error of this class, or of one of its base classes, is worth another attempt."""
+        if getattr(error, "retryable", True) is False:
+            return False
+        names = {_full_name(cls) for cls in type(error).__mro__}
+        return names.isdisjoint(self.unless_names) and not (
+            self.only_names and names.isdisjoint(self.only_names)
+        )
+
+
+class _Policy(msgspec.Struct, omit_defaults=True):
+    """A policy as the journal holds it; every number is written, since defaults may change."""
+
+    max_attempts: int | None
+    initial_ms: int
+    backoff: float
+    max_delay_ms: int
+    jitter: float
+    only: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    on_exhausted: Literal["fail", "pause"] = "fail"
+
+
+@lru_cache(maxsize=1024)
+def policy_text(policy: Retry) -> str | None:
+    """Return the recorded form of a policy (JSON text); None for a policy that tries once, then fails."""
+    if policy.max_attempts == 1 and policy.on_exhausted == "fail":
+        return None
+    only, unless = tuple(map(_full_name, policy.only)), tuple(map(_full_name, policy.unless))
+    if isinstance(policy, RecordedRetry):
+        only, unless = policy.only_names, policy.unless_names
+    record = _Policy(
+        max_attempts=policy.max_attempts,
+        initial_ms=parse_duration(policy.initial),
+        backoff=float(policy.backoff),
+        max_delay_ms=parse_duration(policy.max_delay),
+        jitter=float(policy.jitter),
+        only=only,
+        unless=unless,
+        on_exhausted=policy.on_exhausted,
+    )
+    return msgspec.json.encode(record).decode()
+
+
+@lru_cache(maxsize=1024)
+def recorded_policy(text: str) -> Retry:
+    """Return the policy of a recorded text; a text that cannot be read gives a policy that tries once."""
+    try:
+        record = msgspec.json.decode(text, type=_Policy)
+        return RecordedRetry(
+            max_attempts=record.max_attempts,
+            initial=timedelta(milliseconds=record.initial_ms),
+            backoff=record.backoff,
+            max_delay=timedelta(milliseconds=record.max_delay_ms),
+            jitter=record.jitter,
+            only_names=record.only,
+            unless_names=record.unless,
+            on_exhausted=record.on_exhausted,
+        )
+    except (msgspec.ValidationError, msgspec.DecodeError, InvalidRequest, OverflowError):
+        return NO_RETRY
+
+
+def _full_name(cls: type[BaseException]) -> str:
+    return f"{recorded_module(cls)}.{cls.__qualname__}"

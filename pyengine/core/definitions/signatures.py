@@ -1,0 +1,332 @@
+"""The arguments of a call, by the signature of the function that takes them.
+
+Lives here: `Signature`: binding, encoding and decoding arguments. May not: the meaning of a call (registry,
+replay). The form: a JSON array if every bound argument is positional, else a JSON object by name. Defaults
+are left out, so that a changed default does not affect existing runs. Decoding takes both forms, so psql
+users write '["world"]' or '{"name": "world"}'; callers in other languages mix them: '{"*": [1], "b": 2}'.
+Wrong arguments raise an `InvalidRequest` that names the function and the parameter, before anything is
+recorded.
+
+Annotations are resolved at first use, so that a module may define its types after its steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from types import GenericAlias
+from typing import Any, get_type_hints
+
+import msgspec
+
+from pyengine.core.values.codec import (
+    UNWRITABLE,
+    TypeCodec,
+    pack_value,
+    refuse_deep,
+    refuse_non_finite,
+    refuse_nul,
+    type_codec,
+    unwritable,
+    wrong_type,
+)
+from pyengine.core.values.shapes import PLAIN, SORTED
+from pyengine.errors import DecodeError, InvalidRequest
+
+__all__ = ["Signature"]
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_decode_call = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+# beside arguments by name: those by position, which only callers of other languages mix
+_BY_POSITION = "*"
+_WRONG = (msgspec.ValidationError, msgspec.DecodeError)
+
+
+class Signature:
+    """Binds, encodes and decodes the arguments of one function.
+
+    Args:
+        fn: the function.
+        subject: its name in errors, e.g. "step charge".
+    """
+
+    def __init__(self, fn: Callable[..., Any], subject: str) -> None:
+        self.fn = fn
+        self.subject = subject
+        self._signature = inspect.signature(fn)
+        parameters = list(self._signature.parameters.values())
+        self._parameters = {one.name: one for one in parameters}
+        positional = [one for one in parameters if one.kind in _POSITIONAL]
+        self._positional = [one.name for one in positional]
+        self._rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), None)
+        self._extra = next((one.name for one in parameters if one.kind is one.VAR_KEYWORD), None)
+        needs_name = any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters)
+        self._fewest = sum(one.default is one.empty for one in positional) if not needs_name else 1 << 30
+        self._most = len(positional) if self._rest is None else 1 << 30
+        self._arrays: dict[int, tuple[TypeCodec, list[tuple[str, TypeCodec]]]] = {}
+
+    @property
+    def parameters(self) -> str:
+        """The names of its parameters, with `=` for one that may be left out."""
+        shown = []
+        for one in self._parameters.values():
+            stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
+            shown.append(stars + one.name + ("" if one.default is one.empty else "="))
+        return ", ".join(shown)
+
+    def takes(self, name: str) -> bool:
+        """Return whether an argument may have this name."""
+        return name in self._parameters or self._extra is not None
+
+    @cached_property
+    def codecs(self) -> dict[str, TypeCodec]:
+        """One codec for each parameter, and one for "return".
+
+        Raises:
+            InvalidRequest: an annotation cannot be resolved or is not supported.
+        """
+        try:
+            hints = get_type_hints(self.fn, include_extras=True)
+        except (NameError, TypeError, AttributeError, SyntaxError) as error:
+            raise InvalidRequest(
+                f"{self.subject}: an annotation cannot be resolved: {error}",
+                hint="define and import its types at the top level of the module, not under TYPE_CHECKING",
+            ) from error
+        codecs = {}
+        for name in (*self._parameters, "return"):
+            try:
+                codecs[name] = type_codec(hints.get(name, Any))
+            except DecodeError as error:
+                what = "its result" if name == "return" else f"parameter {name!r}"
+                raise InvalidRequest(f"{self.subject}, {what}: {error.message}") from error
+        return codecs
+
+    @cached_property
+    def result(self) -> TypeCodec:
+        """The codec of the return annotation."""
+        return self.codecs["return"]
+
+    @cached_property
+    def _taken(self) -> list[TypeCodec]:
+        return [codec for name, codec in self.codecs.items() if name != "return"]
+
+    @cached_property
+    def _pack(self) -> Callable[[Any], bytes]:
+        # one encoder for all arguments, if it writes each of them exactly as their own codecs do
+        packs = {PLAIN.encode, *(codec.pack for codec in self._taken)}
+        if packs <= {PLAIN.encode}:
+            return PLAIN.encode
+        simple = all(codec.flat or codec.pack == SORTED.encode for codec in self._taken)
+        return SORTED.encode if simple and packs <= {PLAIN.encode, SORTED.encode} else self._pack_each
+
+    def _pack_each(self, form: tuple[Any, ...] | dict[str, Any]) -> bytes:
+        """Return the JSON text of arguments, each encoded by its own codec."""
+        each = [(name, msgspec.Raw(codec.pack(value))) for name, value, codec in self._each(form)]
+        return PLAIN.encode(dict(each) if isinstance(form, dict) else [raw for _, raw in each])
+
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return the JSON text of a call: fast, unchecked, enough to compare with the journal.
+
+        Raises:
+            InvalidRequest: the arguments do not fit the signature.
+            EncodeError: an argument cannot be encoded at all.
+        """
+        simple = not kwargs and self._fewest <= len(args) <= self._most
+        form = args if simple else self._form(args, kwargs)
+        try:
+            return self._pack(form)
+        except UNWRITABLE as error:
+            for name, value, codec in self._each(form):
+                pack_value(codec, value, f"argument {name!r} of {self.subject}")
+            raise unwritable(f"an argument of {self.subject}", error, form) from error
+
+    def _form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
+        bound = self.bind(args, kwargs)
+        if not bound.kwargs:
+            return bound.args
+        form = dict(bound.arguments)
+        if self._extra is not None:
+            form |= form.pop(self._extra, {})
+        return form
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """Return the arguments by parameter; their types are not checked.
+
+        Raises:
+            InvalidRequest: they do not fit the signature.
+        """
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            shown = str(self._signature)
+            raise InvalidRequest(f"{self.subject}: {error}", hint=f"it takes {shown}") from None
+
+    def _each(self, form: tuple[Any, ...] | dict[str, Any]) -> list[tuple[str, Any, TypeCodec]]:
+        if isinstance(form, dict):
+            return [(name, value, self._codec(name)) for name, value in form.items()]
+        names = self._array(len(form))[1]
+        return [(name, value, codec) for (name, codec), value in zip(names, form, strict=True)]
+
+    def _codec(self, name: str) -> TypeCodec:
+        if name in self._parameters and name not in (self._rest, self._extra):
+            return self.codecs[name]
+        if name == self._rest:
+            return type_codec(GenericAlias(list, (self.codecs[name].annotation,)))
+        return self.codecs[self._extra] if self._extra is not None else type_codec(Any)
+
+    def _array(self, count: int) -> tuple[TypeCodec, list[tuple[str, TypeCodec]]]:
+        """Return the codec of `count` positional arguments together, and one for each."""
+        known = self._arrays.get(count)
+        if known is None:
+            names = self._positional[:count]
+            named = [(name, self.codecs[name]) for name in names]
+            if self._rest is not None:
+                rest = self.codecs[self._rest]
+                named += [(f"{self._rest}[{n}]", rest) for n in range(count - len(names))]
+            types = tuple(codec.annotation for _, codec in named)
+            whole: Any = GenericAlias(tuple, types)
+            known = self._arrays[count] = (type_codec(whole), named)
+        return known
+
+    def check(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bytes
+    ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """Return the text of a call and a copy of its arguments decoded from it.
+
+        Args:
+            args: positional arguments, as given to `pack`.
+            kwargs: keyword arguments, as given to `pack`.
+            packed: what `pack` returned.
+
+        Raises:
+            InvalidRequest: an argument does not fit its annotation.
+            EncodeError: an argument would not come back equal.
+        """
+        refuse_deep(packed, f"an argument of {self.subject}")
+        text = packed.decode()
+        back = self._copy(args, kwargs, packed)
+        try:
+            equal = self._agree(args, kwargs, back) if kwargs else bool(args == back[0])
+        except Exception:  # boundary to user code: __eq__ may do anything
+            equal = False
+        if not equal or ("\\" in text and "\\u0000" in text) or (self._blind and "null" in text):
+            for name, value, codec in self._each(self._form(args, kwargs)):
+                where = f"argument {name!r} of {self.subject}"
+                codec.check(value, pack_value(codec, value, where), where)
+            # the name of an extra keyword argument may hold one too
+            refuse_nul(text, f"an argument of {self.subject}", kwargs)
+        return text, *back
+
+    def _agree(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], back: tuple[tuple[Any, ...], dict[str, Any]]
+    ) -> bool:
+        if not back[1] and list(kwargs) == self._positional[len(args) : len(back[0])]:
+            return (*args, *kwargs.values()) == back[0]
+        return self._by_name(args, kwargs) == self._by_name(*back)
+
+    def _by_name(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        """Return the arguments in one form, whether they were given by name or by position."""
+        return dict(zip(self._positional, args, strict=False)) | kwargs, args[len(self._positional) :]
+
+    def _copy(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bytes
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what `decode` returns; faster, since the form of the packed text is known."""
+        try:
+            if kwargs and packed[:1] == b"{":
+                return self.decode(packed)
+            # in an array each argument has its position
+            count = len(args) + len(kwargs)
+            known = self._arrays.get(count) or self._array(count)
+            return known[0].unpack(packed), {}
+        except (InvalidRequest, *_WRONG):
+            for name, value, _ in self._each(self._form(args, kwargs)):
+                refuse_non_finite(value, f"argument {name!r} of {self.subject}")
+            return self.decode(packed)
+
+    @cached_property
+    def _blind(self) -> bool:
+        return any(codec.blind for codec in self._taken)
+
+    def decode(self, text: str | bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a JSON array or object, typed by the annotations.
+
+        Raises:
+            InvalidRequest: it is neither, or does not fit the signature.
+        """
+        try:
+            raw = _decode_call(text or "[]")
+        except _WRONG as error:
+            raise InvalidRequest(
+                f"{self.subject}: its arguments must be a JSON array or object: {error}",
+                hint=f"""it takes {self._signature}; write '["world"]' or '{{"name": "world"}}'""",
+            ) from None
+        if isinstance(raw, dict):
+            return self._decode_object(self._named(raw) if _BY_POSITION in raw else raw)
+        if not self._fewest <= len(raw) <= self._most:
+            self.bind(tuple(raw), {})
+        whole, named = self._array(len(raw))
+        try:
+            return whole.unpack(text or "[]"), {}
+        except _WRONG:
+            return tuple(
+                self._read(name, codec, one) for (name, codec), one in zip(named, raw, strict=True)
+            ), {}
+
+    def _named(self, raw: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+        """Return arguments by name, some of which a caller in another language gave by position."""
+        named = dict(raw)
+        given = _decode_list(named.pop(_BY_POSITION))
+        names = self._positional[: len(given)]
+        rest = given[len(names) :]
+        if (rest and self._rest is None) or not named.keys().isdisjoint(names):
+            self.bind(tuple(given), named)
+        named |= zip(names, given, strict=False)
+        if rest and self._rest is not None:
+            named[self._rest] = msgspec.Raw(b"[" + b",".join(map(bytes, rest)) + b"]")
+        return named
+
+    def _decode_object(self, raw: dict[str, msgspec.Raw]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        values = {name: self._read(name, self._codec(name), one) for name, one in raw.items()}
+        args: list[Any] = []
+        rest = values.pop(self._rest, []) if self._rest is not None else []
+        for name in self._positional:
+            positional_only = self._parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY
+            if name not in values or not (rest or positional_only):
+                break
+            args.append(values.pop(name))
+        args.extend(rest)
+        self.bind(tuple(args), values)
+        return tuple(args), values
+
+    def _read(self, name: str, codec: TypeCodec, raw: msgspec.Raw) -> Any:
+        try:
+            return codec.unpack(raw)
+        except _WRONG as error:
+            wrong = wrong_type(codec.annotation, error)
+            raise InvalidRequest(f"{self.subject}, argument {name!r}: {wrong}") from None
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the checked JSON text of a call.
+
+        Raises:
+            InvalidRequest: the arguments do not fit the signature or the annotations.
+            EncodeError: an argument would not come back equal.
+        """
+        return self.check(args, kwargs, self.pack(args, kwargs))[0]
+
+    def place_of(self, name: str) -> int | None:
+        """Return the position of a parameter, or None if there is none.
+
+        One that goes by name only has a large number.
+        """
+        if name not in self._parameters or name in (self._rest, self._extra):
+            return None
+        return self._positional.index(name) if name in self._positional else 1 << 30
+
+    def __str__(self) -> str:
+        return str(self._signature)

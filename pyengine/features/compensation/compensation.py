@@ -1,0 +1,103 @@
+"""Compensations: the calls that a run makes, in reverse order, if it fails or is cancelled.
+
+Lives here: `Compensations`, those that the code of one run has registered with `ctx.on_failure`. May not:
+when they begin (replay/machine.py). Design: a compensation is a call like any other, with a number of its
+own, made after the code has ended; so a replay makes it again at the same place. The calls are made in a
+shield, because they are needed most when the run is being cancelled. One that fails does not stop the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, cast
+
+from pyengine.core.definitions.registry import Step, Workflow
+from pyengine.core.loop.event_loop import DeterministicLoop
+from pyengine.core.loop.shield import ShieldScope
+from pyengine.core.replay.call_matcher import CallMatcher
+from pyengine.errors import EngineError
+
+__all__ = ["CompensationFailed", "Compensations", "compensations_of"]
+
+
+class CompensationFailed(EngineError):
+    """A run failed or was cancelled, and undoing what it had done failed too; its own error is the cause."""
+
+    is_final = True
+
+
+class Compensations:
+    """The compensations of one run.
+
+    Args:
+        loop: its event loop.
+    """
+
+    def __init__(self, loop: DeterministicLoop) -> None:
+        self._loop = loop
+        self._stack: list[tuple[Callable[..., Awaitable[Any]], tuple[Any, ...], dict[str, Any]]] = []
+
+    def add(self, undo: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Register a call; arguments of a step or workflow are checked and copied now.
+
+        Raises:
+            InvalidRequest: the arguments do not fit its signature.
+            EncodeError: an argument cannot be recorded.
+        """
+        if isinstance(undo, Step | Workflow):
+            signature = undo.definition.signature
+            _, args, kwargs = signature.check(args, kwargs, signature.pack(args, kwargs))
+        self._stack.append((undo, args, kwargs))
+
+    async def run(self, error: BaseException, *, left: bool) -> NoReturn:
+        """End the other tasks of the run, make the calls, and raise the error by which its code ended.
+
+        Args:
+            error: by which its code ended.
+            left: its tasks can end; those of code that was stopped never do.
+
+        Raises:
+            CompensationFailed: one of the calls failed; the error is its cause.
+        """
+        failed: list[tuple[str, BaseException]] = []
+        # what the shield defers is raised when it is left; the run ends anyway
+        with contextlib.suppress(asyncio.CancelledError):
+            async with ShieldScope(None):
+                if left:
+                    await self._end_tasks()
+                while self._stack:
+                    undo, args, kwargs = self._stack.pop()
+                    try:
+                        await undo(*args, **kwargs)
+                    except (Exception, asyncio.CancelledError) as problem:  # boundary to user code
+                        failed.append((_name(undo), problem))
+        if failed:
+            raise CompensationFailed(_message(error, failed)) from error
+        raise error
+
+    async def _end_tasks(self) -> None:
+        """Cancel the tasks that the code has left behind: nothing may go forward while it is undone."""
+        current = asyncio.current_task()
+        left = [task for task in self._loop.pending_tasks if task is not current]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+def compensations_of(matcher: CallMatcher) -> Compensations:
+    """Return the compensations of a run, which are made at their first use."""
+    found = matcher.compensations
+    if not isinstance(found, Compensations):
+        found = matcher.compensations = Compensations(matcher.loop)
+    return found
+
+
+def _name(undo: Callable[..., Any]) -> str:
+    return cast("str", getattr(undo, "name", None) or getattr(undo, "__name__", None) or repr(undo))
+
+
+def _message(error: BaseException, failed: list[tuple[str, BaseException]]) -> str:
+    listed = "; ".join(f"{name}: {type(problem).__name__}: {problem}" for name, problem in failed)
+    return f"after {type(error).__name__}: {error}, a compensation failed: {listed}"

@@ -1,0 +1,54 @@
+"""The part of `ctx` about failures: compensations, and the attempts of a whole run.
+
+Lives here: `ctx.on_failure` and `ctx.attempt`. May not: a decision; both ask the run that the code belongs
+to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec
+
+from pyengine.core.definitions.current_run import within_run
+from pyengine.core.replay.call_matcher import matcher_within
+from pyengine.errors import InvalidRequest
+from pyengine.features.compensation.compensation import compensations_of
+
+__all__ = ["ContextFailures"]
+
+P = ParamSpec("P")
+
+
+class ContextFailures:
+    """The part of `ctx` about failures."""
+
+    __slots__ = ()
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of the run this is, from 1; above 1 after a retry of the whole workflow."""
+        return within_run("attempt", "ctx.step.attempt in a step").run.attempt
+
+    def on_failure(self, undo: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a step if the run fails or is cancelled: `ctx.on_failure(refund, payment)`.
+
+        The calls are made after the code has ended, the last one registered first, in a shield. One that
+        fails does not stop the others; the run then fails with `CompensationFailed`. They are not made if
+        the code catches its error and returns, if the run continues as new, if it is cancelled by force, and
+        once its deadline or the grace of a cancellation is over.
+
+        Args:
+            undo: a step, a workflow, or an async function that calls some.
+            args: its arguments; those of a step or workflow are copied now.
+            kwargs: arguments by name.
+
+        Raises:
+            InvalidRequest: the arguments do not fit its signature.
+            EncodeError: an argument cannot be recorded.
+        """
+        matcher = matcher_within("on_failure()", "try and except")
+        if not callable(undo):
+            raise InvalidRequest(
+                f"ctx.on_failure takes a step, not {undo!r}", hint="ctx.on_failure(refund, payment)"
+            )
+        compensations_of(matcher).add(undo, args, kwargs)

@@ -1,0 +1,97 @@
+"""The decorator by which an app declares schedules.
+
+Lives here: `AppSchedules`, the part of `App` about schedules. May not: the meaning of a cron expression,
+which SQL reads, or recording a schedule, which a worker does at its start (schedules/declarations.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from pyengine.core.definitions.registry import Workflow
+from pyengine.errors import InvalidRequest
+from pyengine.features.schedules.definition import ScheduleDef, checked_schedule_id
+
+__all__ = ["AppSchedules"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AppSchedules:
+    """The schedules of an app.
+
+    Attributes:
+        schedules: those that its code declares, by id.
+    """
+
+    schedules: dict[str, ScheduleDef]
+
+    def schedule(
+        self,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        id: str | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        tags: Mapping[str, str] | None = None,
+    ) -> Callable[[Workflow[P, R]], Workflow[P, R]]:
+        """Start a run of a workflow at every instant of a cron expression; stands above `@app.workflow`.
+
+        A worker that starts records the schedule, and replaces it if the code has changed. A schedule that is
+        no longer declared goes on, and the log of each worker that starts says so. A parameter of the
+        workflow named `scheduled_at` gets the instant, in the time zone of the schedule. Queue, version and
+        deadline are the workflow's.
+
+        Args:
+            cron: five fields (minute, hour, day, month, weekday), or six with seconds first.
+            timezone: a full name such as "Europe/Berlin".
+            id: id of the schedule; the name of the workflow by default.
+            args: arguments of the runs.
+            kwargs: arguments by name.
+            priority: smaller is claimed first.
+            tags: tags of the runs.
+
+        Raises:
+            InvalidRequest: it decorates no workflow, another schedule has that id, there is no such time
+                zone, or the arguments do not fit the workflow.
+        """
+        texts: tuple[object, ...] = (cron, timezone)
+        if not all(isinstance(text, str) for text in texts):
+            raise InvalidRequest(
+                "a schedule has a cron expression and a time zone, both texts",
+                hint='@app.schedule("0 3 * * *", timezone="Europe/Berlin")',
+            )
+
+        def declare(workflow: Workflow[P, R]) -> Workflow[P, R]:
+            if not isinstance(workflow, Workflow):
+                raise InvalidRequest(
+                    f"{workflow!r} is no workflow", hint="@app.schedule(...) stands above @app.workflow"
+                )
+            schedule = ScheduleDef(
+                id=checked_schedule_id(workflow.name if id is None else id),
+                cron=cron,
+                timezone=timezone,
+                workflow=workflow.definition,
+                args=tuple(args),
+                kwargs=dict(kwargs or {}),
+                priority=priority,
+                tags=dict(tags or {}),
+            )
+            schedule.check()
+            self._add_schedule(schedule)
+            return workflow
+
+        return declare
+
+    def _add_schedule(self, schedule: ScheduleDef) -> None:
+        known, own = self.schedules.setdefault(schedule.id, schedule).workflow.name, schedule.workflow.name
+        if known != own:
+            raise InvalidRequest(
+                f"schedule {schedule.id!r} is declared for {known} and {own}",
+                hint="give one of them another id=",
+            )
+        self.schedules[schedule.id] = schedule

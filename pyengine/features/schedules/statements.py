@@ -1,0 +1,70 @@
+"""The statements about schedules.
+
+Lives here: the procedures of `Client.schedules` and of the schedules that code declares, in the form of
+database/statements/procedures.py. May not: a decision.
+"""
+
+from __future__ import annotations
+
+from pyengine.core.database.statements.procedures import Procedure
+
+__all__ = [
+    "DECLARE_SCHEDULES",
+    "LIST_SCHEDULES",
+    "NEXT_INSTANTS",
+    "PAUSE_SCHEDULE",
+    "READ_SCHEDULE",
+    "RESUME_SCHEDULE",
+    "SCHEDULE",
+    "UNSCHEDULE",
+]
+
+SCHEDULE = Procedure(
+    signature=(
+        "(id, cron, workflow, args jsonb, timezone, queue, version, deadline_ms, priority, tags jsonb, "
+        "any workflow, replace) -> (next_at)"
+    ),
+    sql=(
+        "select durable.schedule(id => $1::text, cron => $2::text, workflow => $3::text, "
+        "args => $4::text::jsonb, timezone => $5::text, queue => $6::text, version => $7::text, "
+        "deadline => $8::bigint * interval '1 millisecond', priority => $9::integer, "
+        "tags => $10::text::jsonb, any_workflow => $11::boolean, replace => $12::boolean) as next_at"
+    ),
+)
+
+UNSCHEDULE = Procedure(signature="(id)", sql="select durable.unschedule($1::text)")
+
+PAUSE_SCHEDULE = Procedure(signature="(id)", sql="select durable.pause_schedule($1::text)")
+
+RESUME_SCHEDULE = Procedure(
+    signature="(id) -> (next_at)", sql="select durable.resume_schedule($1::text) as next_at"
+)
+
+NEXT_INSTANTS = Procedure(
+    signature="(id, count) -> (instants[])",
+    sql="select array(select i from durable.next_instants($1::text, $2::integer) i order by i) as instants",
+)
+
+_SCHEDULE = (
+    "select id, state, cron, timezone, workflow, version, queue, target, args::text, deadline, priority, "
+    "tags::text, declared, next_at, last_at, last_id, paused_at, created_at from durable.schedules"
+)
+
+READ_SCHEDULE = Procedure(
+    signature="(id) -> one row of the view durable.schedules", sql=f"{_SCHEDULE} where id = $1::text"
+)
+
+LIST_SCHEDULES = Procedure(
+    signature="(workflow or null, id after which it begins, limit) -> rows of durable.schedules, by id",
+    sql=(
+        f"{_SCHEDULE} where ($1::text is null or workflow = $1) and id > $2::text "
+        "order by id limit $3::bigint"
+    ),
+)
+
+DECLARE_SCHEDULES = Procedure(
+    signature=(
+        "(workflows[], schedules jsonb) -> jsonb {outcomes {id: outcome}, left [{id, workflow, cron}]}"
+    ),
+    sql="select durable.worker_schedules_v1($1, $2)",
+)

@@ -1,0 +1,404 @@
+"""`Transaction`: the user's own rows and the journal in one commit.
+
+Lives here: `tx` of `async with ctx.transaction() as tx`. May not: a connection; statements are requested in
+transaction_log.py, and a worker's connection answers them (sql/transaction_runner.py). The theory: the
+block of code is one call of the run. The outcomes of its statements stand in the call's journal row, which is
+written by the commit that makes the user's rows visible, under the fence of the lease. So a replay runs the
+block again and finds the same outcomes, and a worker that lost its lease cannot commit. Starts, signals and
+settlements are done at the end, where all locks can be taken in their one order; so their errors are raised
+when the block is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+from pyengine.core.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
+from pyengine.core.definitions.queues import check_queue
+from pyengine.core.definitions.registry import Workflow
+from pyengine.core.definitions.retry import Duration, optional_duration, optional_limit
+from pyengine.core.definitions.signals import Signal
+from pyengine.core.replay.asks import AskKind
+from pyengine.core.replay.call_matcher import CallMatcher
+from pyengine.core.values.texts import is_text
+from pyengine.errors import EngineError, InvalidRequest
+from pyengine.features.sql.sql_values import Record, read_records, read_value
+from pyengine.features.sql.transaction_log import TransactionLog, transactions_of
+
+__all__ = ["Transaction"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ID_BYTES_MAX = 512
+
+
+class StartedOptions(TypedDict, total=False):
+    """The options of a start in a transaction; `Transaction.start` says what they are."""
+
+    id: str | None
+    queue: str | None
+    version: str | None
+    delay: Duration | None
+    timeout: Duration | None
+    priority: int
+
+
+_START_OPTIONS = frozenset(StartedOptions.__annotations__)
+
+
+class Transaction:
+    """A transaction of the database, in which a workflow writes rows of its own.
+
+    Methods named like those of an asyncpg connection do the same; rows are `Record`s. Statements run one
+    after the other. An error of the database leaves the transaction unusable, as always in Postgres; use
+    `savepoint` around what may fail.
+    """
+
+    def __init__(self, matcher: CallMatcher, name: str, timeout_ms: int) -> None:
+        self._transactions = transactions_of(matcher)
+        self._codec = matcher.codec
+        self._run_id = matcher.run.id
+        self._name = name
+        self._timeout_ms = timeout_ms
+        self._log: TransactionLog | None = None
+        self._left = False
+        self._savepoints = 0
+
+    async def __aenter__(self) -> Self:
+        if self._log is not None or self._left:
+            raise InvalidRequest(
+                f"transaction {self._name} was entered before", hint="call ctx.transaction() for each block"
+            )
+        self._log = await self._transactions.begin(self._name, self._timeout_ms)
+        return self
+
+    if not TYPE_CHECKING:  # type checkers find it by themselves
+
+        def __enter__(self) -> NoReturn:
+            raise InvalidRequest(
+                f"transaction {self._name} was entered by `with`",
+                hint="async with ctx.transaction() as tx: ...",
+            )
+
+        def __exit__(self, *raised: object) -> None: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        log, self._left = self._log, True
+        assert log is not None
+        try:
+            if error is not None:
+                await self._transactions.ask(log, "rollback")
+                return
+            try:
+                await self._transactions.ask(log, "commit")
+            except EngineError as refused:
+                refused.add_note(f"transaction {self._name} of run {self._run_id} was rolled back")
+                raise
+        finally:
+            self._transactions.leave(log)
+
+    # -- rows
+
+    async def execute(self, query: str, *args: Any) -> str:
+        """Run a statement and return its tag, such as "UPDATE 3".
+
+        Args:
+            query: one statement, with $1, $2, ... for the arguments.
+            args: its arguments.
+
+        Raises:
+            asyncpg.PostgresError: by SQLSTATE, such as asyncpg.UniqueViolationError.
+            InvalidRequest: it would end the transaction.
+        """
+        return str(await self._ask("execute", query, args))
+
+    async def executemany(self, query: str, args: Iterable[Sequence[Any]]) -> None:
+        """Run a statement once for each sequence of arguments.
+
+        Raises:
+            asyncpg.PostgresError, InvalidRequest: as `execute`.
+        """
+        await self._ask("executemany", query, ([tuple(one) for one in args],))
+
+    async def fetch(self, query: str, *args: Any) -> list[Record]:
+        """Run a statement and return its rows.
+
+        Raises:
+            asyncpg.PostgresError, InvalidRequest: as `execute`.
+            EncodeError: a column is of a type that the journal has no form for.
+        """
+        return read_records(await self._ask("fetch", query, args))
+
+    async def fetchrow(self, query: str, *args: Any) -> Record | None:
+        """Run a statement and return its first row, or None if it returns none.
+
+        Raises:
+            asyncpg.PostgresError, InvalidRequest, EncodeError: as `fetch`.
+        """
+        rows = await self.fetch(query, *args)
+        return rows[0] if rows else None
+
+    async def fetchval(self, query: str, *args: Any) -> Any:
+        """Run a statement and return the first column of its first row, or None if it returns none.
+
+        Raises:
+            asyncpg.PostgresError, InvalidRequest, EncodeError: as `fetch`.
+        """
+        return read_value(await self._ask("fetchval", query, args))
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """Roll back the statements inside if an error leaves the block; the transaction goes on."""
+        self._savepoints += 1
+        name = f"pyengine_{self._savepoints}"
+        await self.execute(f"savepoint {name}")
+        try:
+            yield
+        except BaseException:
+            await self.execute(f"rollback to savepoint {name}")
+            raise
+        await self.execute(f"release savepoint {name}")
+
+    # -- the engine
+
+    @overload
+    async def start(self, workflow: BoundWorkflow[Any], /, **options: Unpack[StartedOptions]) -> str: ...
+    @overload
+    async def start(self, workflow: Workflow[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> str: ...
+    @overload
+    async def start(self, workflow: Accepts[[], Any], /, **options: Unpack[StartedOptions]) -> str: ...
+    @overload
+    async def start(
+        self, workflow: Accepts[[A], Any], /, *args: *tuple[A], **options: Unpack[StartedOptions]
+    ) -> str: ...
+    @overload
+    async def start(
+        self, workflow: Accepts[[A, B], Any], /, *args: *tuple[A, B], **options: Unpack[StartedOptions]
+    ) -> str: ...
+    @overload
+    async def start(
+        self, workflow: Accepts[[A, B, C], Any], /, *args: *tuple[A, B, C], **options: Unpack[StartedOptions]
+    ) -> str: ...
+    @overload
+    async def start(
+        self,
+        workflow: Accepts[[A, B, C, D], Any],
+        /,
+        *args: *tuple[A, B, C, D],
+        **options: Unpack[StartedOptions],
+    ) -> str: ...
+    @overload
+    async def start(
+        self,
+        workflow: Accepts[[A, B, C, D, E], Any],
+        /,
+        *args: *tuple[A, B, C, D, E],
+        **options: Unpack[StartedOptions],
+    ) -> str: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        /,
+        *args: Any,
+        id: str | None = ...,
+        queue: str | None = ...,
+        version: str | None = ...,
+        delay: Duration | None = ...,
+        timeout: Duration | None = ...,
+        priority: int = ...,
+        **kwargs: Any,
+    ) -> str: ...
+    async def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> str:
+        """Start a run when the transaction commits, and return its id.
+
+        This run does not wait for it; `ctx.promise(id=...)` does, afterwards.
+
+        Args:
+            workflow: the workflow, with its arguments if it is bound; or its name.
+            args: its arguments.
+            kwargs: its arguments by name, except those named like these options:
+            id: id of the run; by default one derived from this transaction.
+            queue, version, delay, timeout, priority: as for `Client.start`.
+
+        Raises:
+            InvalidRequest, EncodeError: the arguments do not fit.
+            RunConflict, NotFound: raised when the block is left.
+        """
+        options: Any = {name: kwargs.pop(name) for name in _START_OPTIONS & kwargs.keys()}
+        return self._start(workflow, args, kwargs, **options)
+
+    def _start(
+        self,
+        workflow: Workflow[..., Any] | BoundWorkflow[Any] | str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        id: str | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+    ) -> str:
+        log = self._open("start")
+        if isinstance(workflow, BoundWorkflow):
+            args, kwargs = workflow.arguments(args, kwargs)
+        definition = workflow.definition if isinstance(workflow, Workflow | BoundWorkflow) else None
+        text = self._input(workflow, args, kwargs)
+        if queue is not None:
+            check_queue(queue, what="tx.start")
+        deadline_ms = optional_limit(timeout, what="tx.start")
+        if definition is not None and timeout is None:
+            deadline_ms = definition.deadline_ms
+        run_id = self._new_id(log) if id is None else id
+        for told in (run_id, version or "1", workflow if isinstance(workflow, str) else "w"):
+            _check_text("start", told)
+        log.effects.append(
+            {
+                "do": "start",
+                "workflow": workflow if isinstance(workflow, str) else workflow.name,
+                "args": text,
+                "id": run_id,
+                "queue": queue or (definition.queue if definition is not None else None) or "default",
+                "version": version or (definition.version if definition is not None else "1"),
+                "delay": optional_duration(delay, what="tx.start"),
+                "timeout": deadline_ms,
+                "priority": priority,
+                "any_workflow": definition is not None,
+            }
+        )
+        return run_id
+
+    def _input(self, workflow: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the JSON text of the arguments of a workflow, or of the name of one."""
+        if isinstance(workflow, Workflow | BoundWorkflow):
+            return workflow.definition.signature.encode(args, kwargs)
+        if isinstance(workflow, str) and not (args and kwargs):
+            return self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
+        raise InvalidRequest(
+            f"tx.start takes a workflow, or the name of one, not {workflow!r}",
+            hint="give the arguments of a workflow named by a text all by position, or all by name",
+        )
+
+    @overload
+    async def signal(
+        self, run_id: str, signal: Signal[T], payload: T, *, dedup: str | None = None
+    ) -> None: ...
+    @overload
+    async def signal(
+        self, run_id: str, signal: Signal[None], payload: None = None, *, dedup: str | None = None
+    ) -> None: ...
+    @overload
+    async def signal(
+        self, run_id: str, signal: str, payload: Any = None, *, dedup: str | None = None
+    ) -> None: ...
+    async def signal(
+        self, run_id: str, signal: Signal[Any] | str, payload: Any = None, *, dedup: str | None = None
+    ) -> None:
+        """Send a signal when the transaction commits.
+
+        Args:
+            run_id: run id.
+            signal: the signal, or its name.
+            payload: its payload.
+            dedup: deduplication key: a second signal with the same key is ignored.
+
+        Raises:
+            EncodeError: the payload does not fit the signal's type.
+            NotFound, Conflict: there is no such run, or it has ended; raised when the block is left.
+            NotFound, InvalidRequest: its workflow receives no such signal; likewise.
+        """
+        log = self._open("signal")
+        sent = signal if isinstance(signal, Signal) else Signal(signal)
+        _check_text("signal", run_id)
+        _check_text("signal", dedup or "")
+        where = f"the payload of signal {sent.name} to run {run_id}"
+        text = self._codec.encode(payload, sent.annotation, where=where)
+        log.effects.append({"do": "signal", "id": run_id, "name": sent.name, "payload": text, "key": dedup})
+
+    async def resolve(self, promise_id: str, value: Any = None) -> None:
+        """Settle a promise with a value when the transaction commits.
+
+        Args:
+            promise_id: its id.
+            value: plain JSON, or whatever the journal can hold.
+
+        Raises:
+            EncodeError: the value cannot be recorded.
+            NotFound: there is no such promise; raised when the block is left.
+            Conflict: it has another outcome already; raised when the block is left.
+        """
+        text = self._codec.encode(value, where=f"the value of promise {promise_id}")
+        self._settle("resolved", promise_id, text)
+
+    async def reject(self, promise_id: str, error: BaseException | str) -> None:
+        """Settle a promise with an error when the transaction commits.
+
+        Args:
+            promise_id: its id.
+            error: the error, or its message.
+
+        Raises:
+            NotFound, Conflict: as `resolve`.
+        """
+        problem = EngineError(error) if isinstance(error, str) else error
+        self._settle("rejected", promise_id, self._codec.encode_error(problem))
+
+    def _settle(self, state: Literal["resolved", "rejected"], promise_id: str, text: str) -> None:
+        log = self._open(verb := "resolve" if state == "resolved" else "reject")
+        _check_text(verb, promise_id)
+        log.effects.append({"do": "settle", "id": promise_id, "state": state, "value": text})
+
+    def _new_id(self, log: TransactionLog) -> str:
+        """Return an id that is unique to this start and the same at every replay."""
+        number = sum(one["do"] == "start" for one in log.effects)
+        made = f"{self._run_id}:{log.child}-{number}"
+        if len(made.encode()) > _ID_BYTES_MAX:
+            raise InvalidRequest(
+                f"run {self._run_id}: its id is too long to derive another one", hint="give tx.start an id"
+            )
+        return made
+
+    # -- asking
+
+    def _open(self, verb: str) -> TransactionLog:
+        if self._log is None or self._left:
+            when = "before it began" if self._log is None else "after its end"
+            raise InvalidRequest(
+                f"transaction {self._name}: tx.{verb} was used {when}",
+                hint="inside: async with ctx.transaction() as tx",
+            )
+        return self._log
+
+    async def _ask(self, kind: AskKind, query: str, args: tuple[Any, ...]) -> Any:
+        log = self._open(kind)
+        if not str(query).strip() or not is_text(str(query)):
+            raise InvalidRequest(f"tx.{kind} takes the text of a statement, not {query!r}")
+        if log.ask is not None:
+            raise InvalidRequest(
+                f"transaction {self._name}: another statement is running", hint="await one after the other"
+            )
+        return await self._transactions.ask(log, kind, query, args)
+
+
+def _check_text(verb: str, text: object) -> None:
+    if not is_text(text):
+        raise InvalidRequest(f"tx.{verb}: {text!r} cannot be stored", hint="a text without NUL")
