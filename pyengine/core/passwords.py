@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-__all__ = ["hidden"]
-
 _STARS = "***"
 _MARKS = re.compile(r"[@/?#:,&\[\]]")
 _NAMED = re.compile(r"[?&]password=([^&]*(?:&[^=&]+(?=&|$))*)")

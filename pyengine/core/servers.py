@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["Servers", "is_standby", "libpq_url"]
-
 _ATTRIBUTES = "target_session_attrs"
 _PREFER_STANDBY = "prefer-standby"
 _ALONE_S = 10.0

@@ -20,8 +20,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FACADE", "SCHEMA", "VERSION", "Migration", "Sources", "found", "text_sha256"]
-
 VERSION = "0.1.0"
 SCHEMA = "durable"
 FACADE = "resonate"

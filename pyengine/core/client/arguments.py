@@ -25,8 +25,6 @@ from pyengine.core.definitions.services import SERVICE
 from pyengine.core.values.codec import Codec
 from pyengine.errors import EncodeError, InvalidRequest
 
-__all__ = ["Target", "input_of", "named_input", "new_id", "tags_text", "target_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:

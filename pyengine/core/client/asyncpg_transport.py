@@ -26,8 +26,6 @@ from pyengine.core.database.statements.procedures import START, START_FRESH, Pro
 from pyengine.core.process import clock
 from pyengine.errors import EngineError, InvalidRequest
 
-__all__ = ["AsyncpgTransport"]
-
 logger = logging.getLogger("pyengine.client")
 
 _CHANGES: tuple[Channel, ...] = ("durable_settled", "durable_progress")

@@ -23,8 +23,6 @@ from pyengine.core.database.error_mapping import NO_SCHEMA, answered, no_schema,
 from pyengine.core.database.statements.procedures import Procedure
 from pyengine.errors import EngineError, InvalidRequest
 
-__all__ = ["check_values", "psycopg_error", "run_on", "run_on_sync", "unwritable"]
-
 _WHERE = "the database of your connection"
 _ASYNCPG = (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
 _ASYNC = (

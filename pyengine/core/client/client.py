@@ -43,8 +43,6 @@ else:
 
     T = TypeVar("T")
 
-__all__ = ["CoreClient"]
-
 
 class CoreClient(RunControl, Starts):
     """The part of a client that every program needs.

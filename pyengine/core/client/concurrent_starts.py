@@ -21,8 +21,6 @@ from pyengine.core.process import clock
 from pyengine.core.process.background import Background
 from pyengine.errors import EngineError
 
-__all__ = ["ConcurrentStarts"]
-
 logger = logging.getLogger("pyengine.client")
 
 _RUNS_MAX = 100

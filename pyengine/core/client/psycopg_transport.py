@@ -45,8 +45,6 @@ from pyengine.core.process.backoff import grown
 from pyengine.core.servers import Servers, libpq_url
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 
-__all__ = ["PsycopgTransport"]
-
 logger = logging.getLogger("pyengine.blocking")
 
 _POLL_FIRST_S = 0.005

@@ -25,8 +25,6 @@ from pyengine.core.process.background import Background
 from pyengine.core.protocol.turn import decode_result
 from pyengine.errors import EngineError
 
-__all__ = ["ResultPoller"]
-
 logger = logging.getLogger("pyengine.results")
 
 POLL_LONGEST_S = 3.0

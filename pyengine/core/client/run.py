@@ -54,8 +54,6 @@ else:
 
 V = TypeVar("V")
 
-__all__ = ["Run", "RunControl", "SignalOptions", "result_codec"]
-
 _ENDED: dict[str, tuple[type[RunFailed], str]] = {
     "rejected": (RunFailed, "failed"),
     "rejected_timedout": (RunTimedOut, "did not end before its deadline"),

@@ -15,9 +15,6 @@ import msgspec
 
 from pyengine.core.values.codec import Codec
 
-__all__ = ["ChildCounts", "Progress", "RunMoment", "RunState", "RunStatus", "read_moment", "read_status"]
-
-
 RunState: TypeAlias = Literal[
     "scheduled",
     "queued",

@@ -19,8 +19,6 @@ from pyengine.core.protocol.causes import Cause, CauseGroup, read_cause
 from pyengine.core.values.codec import Codec
 from pyengine.errors import NotFound, Unavailable
 
-__all__ = ["RunWatch"]
-
 _FIRST_S = 0.25
 _LONGEST_S = 2.0
 

@@ -14,8 +14,6 @@ from pyengine.core.definitions.signals import Signal
 from pyengine.core.values.codec import Codec
 from pyengine.errors import DecodeError, EncodeError
 
-__all__ = ["signal_payload"]
-
 
 def signal_payload(
     codec: Codec, registry: Registry, signal: Signal[Any] | str, payload: Any, *, to: str

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")
 
-__all__ = ["StartOptions", "Starts"]
-
 P = ParamSpec("P")
 
 

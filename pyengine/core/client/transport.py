@@ -21,8 +21,6 @@ from pyengine.core.definitions.current_run import scope
 from pyengine.core.loop.restrictions import refuse
 from pyengine.errors import InvalidRequest
 
-__all__ = ["Transport"]
-
 
 class Transport(ABC):
     """The calls that the verbs of a client await."""

@@ -51,8 +51,6 @@ from pyengine.core.process.own_threads import in_a_thread, resolve_in_threads
 from pyengine.core.servers import Servers, is_standby
 from pyengine.errors import EmbeddedPostgresError, EngineError, InvalidRequest, Unavailable
 
-__all__ = ["Database", "NoConnection", "ReconnectingConnection", "backoff_s", "mapped"]
-
 logger = logging.getLogger("pyengine.connection")
 
 T = TypeVar("T")

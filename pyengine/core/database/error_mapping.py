@@ -15,19 +15,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from pyengine.core.database.statements.procedures import WORKER_PROTOCOL
 from pyengine.errors import EngineError, InvalidRequest, SchemaMismatch, Unavailable, from_sqlstate
 
-__all__ = [
-    "NO_SCHEMA",
-    "READ_ONLY",
-    "answered",
-    "named",
-    "no_schema",
-    "readable",
-    "refuse_version",
-    "refuses",
-    "standby",
-    "unreachable",
-]
-
 _HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:\d*)?")
 
 # libpq gives no SQLSTATE of a refused connection; refusals with these texts are temporary

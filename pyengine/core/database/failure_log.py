@@ -15,8 +15,6 @@ import threading
 from pyengine.core.process import clock
 from pyengine.errors import EngineError, Unavailable
 
-__all__ = ["CopyLog", "FailureLog", "OutageLog"]
-
 _ERROR_AFTER_S = 60.0
 _NEXT = "pyengine db status"
 _ADOPT = "pyengine db adopt"

@@ -14,8 +14,6 @@ import enum
 
 import asyncpg
 
-__all__ = ["FAULTS", "TOO_LARGE", "Fault", "fault_of", "sqlstate_of"]
-
 
 class Fault(enum.Enum):
     """Somebody whose fault an error is; that decides what helps."""

@@ -25,8 +25,6 @@ from pyengine.core.process import clock
 from pyengine.core.process.background import Background
 from pyengine.errors import EngineError
 
-__all__ = ["Listener", "message_address"]
-
 logger = logging.getLogger("pyengine.listen")
 
 _HINT_PAUSE_S = 0.002

@@ -14,8 +14,6 @@ from typing import Literal, TypeAlias
 
 from pyengine.core.process.backoff import grown
 
-__all__ = ["Channel", "NotifyThrottle", "PollSchedule"]
-
 Channel: TypeAlias = Literal["durable_ready", "durable_settled", "durable_progress"]
 
 # SQL sends one hint in 50 ms (`durable._hint`): the fourth poll finds runs that started without one

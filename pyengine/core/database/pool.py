@@ -23,8 +23,6 @@ from pyengine.core.process import clock
 from pyengine.core.process.background import Background
 from pyengine.errors import Unavailable
 
-__all__ = ["ConnectionPool"]
-
 logger = logging.getLogger("pyengine.connection")
 
 T = TypeVar("T")

@@ -21,8 +21,6 @@ from pyengine.core.process import clock
 from pyengine.core.process.process import Process
 from pyengine.errors import EngineError
 
-__all__ = ["STATEMENT_ENDS_S", "Registered"]
-
 logger = logging.getLogger("pyengine.worker")
 
 T = TypeVar("T")

@@ -31,18 +31,6 @@ from pyengine.core.database.statements.sessions import (
 )
 from pyengine.core.process import clock
 
-__all__ = [
-    "DRIVER_ERRORS",
-    "answers",
-    "begin",
-    "clean_session",
-    "fit",
-    "is_odd",
-    "keep_alive",
-    "stopped",
-    "transaction",
-]
-
 _CLEAN_S = 5.0
 _WATCH_S = 0.005
 _STOPS_S = 0.5

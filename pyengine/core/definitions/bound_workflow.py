@@ -15,8 +15,6 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from pyengine.core.definitions.definition import WorkflowDef
 from pyengine.errors import InvalidRequest
 
-__all__ = ["A", "Accepts", "B", "BoundWorkflow", "C", "D", "E"]
-
 # of the arguments by position: every module with overloads for them uses these
 A = TypeVar("A")
 B = TypeVar("B")

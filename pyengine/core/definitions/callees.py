@@ -14,8 +14,6 @@ import msgspec
 
 from pyengine.core.definitions.current_run import WorkflowRuntime
 
-__all__ = ["CacheMode", "CallHandle", "CallOptions", "CallOutcome", "CallStatus", "Callee"]
-
 R_co = TypeVar("R_co", covariant=True)
 
 CacheMode: TypeAlias = bool | Literal["scope"]

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CodeCheck", "Hazard"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hazard:

@@ -20,19 +20,6 @@ from pyengine.core.protocol.rules import RULES
 from pyengine.core.values.codec import TypeCodec
 from pyengine.errors import ForbiddenInWorkflow, InvalidRequest
 
-__all__ = [
-    "RecordedValues",
-    "RunInfo",
-    "StepInfo",
-    "StepReporter",
-    "StepToken",
-    "WorkflowRuntime",
-    "current_step",
-    "refuse_in_workflow",
-    "scope",
-    "within_run",
-]
-
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The identity of a run and its lease.

@@ -19,8 +19,6 @@ from pyengine.core.definitions.signals import Signal
 from pyengine.core.definitions.signatures import Signature
 from pyengine.errors import InvalidRequest
 
-__all__ = ["Home", "OnInterrupt", "StepDef", "WorkflowDef"]
-
 OnInterrupt: TypeAlias = Literal["retry", "fail"]
 
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Final, TypeAlias
 
-__all__ = ["FunctionNode", "Source", "source_of"]
-
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 _FILES_MAX: Final = 8

@@ -19,8 +19,6 @@ from pyengine.core.values.pydantic_models import is_constrained, is_model, is_sp
 from pyengine.core.values.shape_builder import shape_of
 from pyengine.core.values.shapes import ArrayShape, DictShape, ObjectShape, TupleShape
 
-__all__ = ["json_schema"]
-
 _BRIEF = ("title", "type", "enum", "required")
 
 

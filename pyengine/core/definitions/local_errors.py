@@ -16,8 +16,6 @@ from typing import Any
 
 from pyengine.core.definitions.function_source import source_of
 
-__all__ = ["local_errors", "warn_of_inner_errors"]
-
 
 def local_errors(fn: Callable[..., Any]) -> Iterator[type[BaseException]]:
     """Return the exception classes of an enclosing function that a function refers to."""

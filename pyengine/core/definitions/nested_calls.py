@@ -13,8 +13,6 @@ from typing import Final, Literal
 
 from pyengine.core.definitions.current_run import current_step
 
-__all__ = ["warn_of_nested"]
-
 logger = logging.getLogger("pyengine.steps")
 
 _MEANS: Final = {

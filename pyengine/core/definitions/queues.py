@@ -11,8 +11,6 @@ import re
 
 from pyengine.errors import InvalidRequest
 
-__all__ = ["check_queue"]
-
 _BYTES_MAX = 256
 # blanks as the schema defines them (durable._has_blank), NUL, and lone surrogates
 _FORBIDDEN = re.compile(

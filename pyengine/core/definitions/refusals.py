@@ -12,8 +12,6 @@ from typing import Any
 
 from pyengine.errors import InvalidRequest
 
-__all__ = ["not_a_workflow", "refuse_no_function"]
-
 
 def not_a_workflow(given: Any, verb: str) -> InvalidRequest:
     """Return the error for an object that was given in place of a workflow.

@@ -29,15 +29,6 @@ from pyengine.core.definitions.signatures import Signature
 from pyengine.core.values.texts import is_text
 from pyengine.errors import InvalidRequest, NotFound, recorded_module
 
-__all__ = [
-    "Registry",
-    "Step",
-    "Workflow",
-    "make_step",
-    "make_workflow",
-    "refuse_second",
-]
-
 # Calls return Coroutine[None, None, R]: with Any as the second argument, type checkers cannot distinguish the
 # overloads of gather.
 P = ParamSpec("P")

@@ -20,19 +20,6 @@ import msgspec
 from pyengine.core.process.backoff import grown
 from pyengine.errors import InvalidRequest, recorded_module
 
-__all__ = [
-    "NO_RETRY",
-    "Duration",
-    "Randomness",
-    "RecordedRetry",
-    "Retry",
-    "optional_duration",
-    "optional_limit",
-    "parse_duration",
-    "policy_text",
-    "recorded_policy",
-]
-
 Duration: TypeAlias = str | float | timedelta
 """A text such as "30s" or "1h30m", seconds as a number, or a timedelta."""
 

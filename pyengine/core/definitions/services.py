@@ -22,8 +22,6 @@ from pyengine.core.values.pydantic_models import write_unknown
 from pyengine.core.values.texts import is_text
 from pyengine.errors import EncodeError, InvalidRequest
 
-__all__ = ["FUNCTION", "SERVICE", "body_of", "service_call", "sql_arguments"]
-
 SERVICE: Final = "sql://"
 """The prefix of the name of a service."""
 

@@ -26,8 +26,6 @@ else:
 
     T = TypeVar("T")
 
-__all__ = ["ReceivedSignals", "Signal", "check_signal_name"]
-
 _NAME_BYTES_MAX = 256
 
 

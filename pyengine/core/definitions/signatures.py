@@ -34,8 +34,6 @@ from pyengine.core.values.codec import (
 from pyengine.core.values.shapes import PLAIN, SORTED
 from pyengine.errors import DecodeError, InvalidRequest
 
-__all__ = ["Signature"]
-
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _decode_call = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -17,17 +17,6 @@ from pyengine.core.loop.event_loop import DeterministicLoop
 from pyengine.core.loop.futures import DeterministicFuture
 from pyengine.core.values.codec import TypeCodec
 
-__all__ = [
-    "AllWait",
-    "Awaited",
-    "Call",
-    "CallKind",
-    "ReceiveCall",
-    "TimedReceive",
-    "UnreadCall",
-    "next_order",
-]
-
 _SPELLINGS: Final = {
     "step": "{}(...)",
     "child run": "{}(...)",

@@ -39,8 +39,6 @@ from pyengine.core.loop.futures import (
 )
 from pyengine.errors import Evicted, ForbiddenInWorkflow
 
-__all__ = ["DeterministicLoop", "loop_version"]
-
 loop_version: Final = "1"  # part of the code digest: raise it when the order of callbacks changes
 
 _Ts = TypeVarTuple("_Ts")

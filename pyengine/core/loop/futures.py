@@ -19,19 +19,6 @@ from typing import Any, Final, NewType, Protocol, TypeAlias
 
 from pyengine.core.loop.shield import Shield, current_shield, reaches, shield_in
 
-__all__ = [
-    "DeterministicFuture",
-    "DeterministicTask",
-    "GeneratorHook",
-    "Installation",
-    "Ready",
-    "Timer",
-    "TimerToken",
-    "Timers",
-    "UnhandledError",
-    "close_coroutine",
-]
-
 TimerToken = NewType("TimerToken", int)
 GeneratorHook: TypeAlias = Callable[[AsyncGenerator[Any, Any]], None]
 

@@ -21,20 +21,6 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from pyengine.errors import ForbiddenInWorkflow
 
-__all__ = [
-    "ENSURE_FUTURE",
-    "HTTP",
-    "LOOP_METHODS",
-    "STEP",
-    "WAIT",
-    "WRAP_FUTURE",
-    "check_future",
-    "check_task",
-    "nested_loop_hint",
-    "refuse",
-    "refusing",
-]
-
 _Loop = TypeVar("_Loop", bound=type)
 
 STEP: Final = "a step: an `async def` step runs on the worker's loop, a plain `def` step in its thread pool"

@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 from pyengine.core.loop.awaitables import Awaited, next_order
 from pyengine.core.loop.event_loop import DeterministicLoop
 
-__all__ = ["CompletionIterator", "First", "Gathering", "Outcomes", "WaitForSeveral"]
-
 Outcomes: TypeAlias = list[tuple[bool, Any]]
 """Of each call whether it failed, and its error or value."""
 

@@ -15,8 +15,6 @@ from contextvars import Context, ContextVar
 from types import TracebackType
 from typing import Protocol, cast
 
-__all__ = ["Shield", "ShieldScope", "current_shield", "reaches", "shield_in"]
-
 
 class Shield:
     """One shield; `outer` is the one around it, if any."""

@@ -15,8 +15,6 @@ import contextvars
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["Background", "Block"]
-
 T = TypeVar("T")
 
 

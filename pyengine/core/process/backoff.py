@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["grown"]
-
 
 def grown(first: float, longest: float, times: int, factor: float = 2.0) -> float:
     """Return a pause that has grown a number of times: `first * factor ** times`, at most `longest`.

@@ -15,23 +15,6 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
-__all__ = [
-    "Clock",
-    "Limit",
-    "Timer",
-    "block",
-    "call_at",
-    "call_later",
-    "elapsed",
-    "monotonic",
-    "pause",
-    "sleep",
-    "timeout",
-    "timeout_at",
-    "use",
-    "wait",
-]
-
 T = TypeVar("T")
 
 # elsewhere than on Linux the monotonic clock goes on

@@ -19,8 +19,6 @@ from typing import Protocol
 
 from pyengine.core.process import clock
 
-__all__ = ["LeaseOver", "LeaseTerms", "Leased"]
-
 # after a standstill a timer comes before what was sent meanwhile is read, which is handled a turn later
 _TURNS = 3
 

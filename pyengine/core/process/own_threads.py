@@ -19,8 +19,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["in_a_thread", "resolve_in_threads"]
-
 T = TypeVar("T")
 
 _LOOKUPS = 32

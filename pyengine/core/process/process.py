@@ -20,8 +20,6 @@ from typing import Self
 
 from pyengine.core.process.background import Background, Block
 
-__all__ = ["Process"]
-
 logger = logging.getLogger("pyengine.worker")
 
 

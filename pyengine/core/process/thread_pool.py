@@ -23,8 +23,6 @@ import msgspec
 
 from pyengine.core.process import clock
 
-__all__ = ["Job", "ThreadPool", "ValueThreads"]
-
 T = TypeVar("T")
 V = TypeVar("V")
 

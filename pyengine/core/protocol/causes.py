@@ -13,8 +13,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Cause", "CauseGroup", "read_cause", "read_causes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:

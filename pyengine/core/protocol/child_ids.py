@@ -16,8 +16,6 @@ import msgspec
 
 from pyengine.errors import InvalidRequest
 
-__all__ = ["LONG_ID_BYTES", "check_room", "detached_id", "read_started_id"]
-
 LONG_ID_BYTES = 900
 """Ids of runs up to this length have room for a child of any number, and for children of it."""
 _ID_MAX_BYTES = 1024

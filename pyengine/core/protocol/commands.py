@@ -13,39 +13,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = [
-    "LAST",
-    "Adopt",
-    "AwaitRow",
-    "CallRemote",
-    "Cancelled",
-    "Captured",
-    "Command",
-    "Complete",
-    "ContinueAsNew",
-    "End",
-    "Ending",
-    "Fail",
-    "Halt",
-    "Intend",
-    "MakeJoinSet",
-    "MakePromise",
-    "Receive",
-    "Refuse",
-    "Release",
-    "RolledBack",
-    "RunChild",
-    "StartTimer",
-    "StepOutcome",
-    "Submit",
-    "Suspend",
-    "Take",
-    "WaitKind",
-    "deadlines_ms",
-    "text_bytes",
-    "weight",
-]
-
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="do"):
     """A record whose kind is `do` on the wire."""

@@ -13,18 +13,6 @@ from typing import Self
 
 import msgspec
 
-__all__ = [
-    "ALLOCATING",
-    "ERRORS",
-    "RESOLVING",
-    "RESULTS",
-    "ROW_WIDTH",
-    "SCHEDULING_STEPS",
-    "SETTLING",
-    "Row",
-    "RowType",
-]
-
 
 class RowType(StrEnum):
     """The type of a journal row; `durable.journal_types()` in the database has the same words.

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ProgressReport"]
-
 
 class ProgressReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The progress and the named values that a run has set since its last report.

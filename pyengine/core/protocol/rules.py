@@ -16,7 +16,5 @@ have them.
 
 from __future__ import annotations
 
-__all__ = ["RULES"]
-
 RULES = 3
 """The newest rules of replay that this code knows."""

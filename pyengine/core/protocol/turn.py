@@ -18,27 +18,6 @@ from pyengine.core.protocol.commands import Command, Complete, Ending, StepOutco
 from pyengine.core.protocol.journal import Row
 from pyengine.core.protocol.progress import ProgressReport
 
-__all__ = [
-    "NEVER_MS",
-    "Answer",
-    "ClaimedRun",
-    "EndedRun",
-    "HandedOff",
-    "Journal",
-    "Lease",
-    "RunReport",
-    "Verdicts",
-    "decode_answer",
-    "decode_handoff",
-    "decode_journal",
-    "decode_result",
-    "encode_large_reports",
-    "encode_reports",
-    "encode_texts",
-    "weight_of",
-]
-
-
 NEVER_MS = 2**53 - 1
 """The database's value for an instant that never comes, in milliseconds."""
 

@@ -15,8 +15,6 @@ from pyengine.core.protocol.commands import Command, End
 from pyengine.core.protocol.progress import ProgressReport
 from pyengine.core.replay.history import Attempts
 
-__all__ = ["Advance", "StepCall"]
-
 
 class StepCall(Attempts, frozen=True, kw_only=True):
     """A local step that the worker is to execute: which one, and the attempts that precede this one.

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Literal, Protocol, TypeAlias
 
-__all__ = ["Ask", "AskKind", "Asking", "Asks", "Outcome"]
-
 AskKind: TypeAlias = Literal["begin", "execute", "executemany", "fetch", "fetchval", "commit", "rollback"]
 
 Outcome: TypeAlias = tuple[Literal["value", "database", "engine"], Any]

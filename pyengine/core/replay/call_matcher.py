@@ -49,8 +49,6 @@ from pyengine.core.replay.signal_inbox import SignalInboxes
 from pyengine.core.values.codec import Codec, TypeCodec, input_hash, type_codec
 from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
 
-__all__ = ["CallMatcher", "ContinueAsNewRequest", "matcher_within"]
-
 _WHOLE_STEPS = frozenset({RowType.STEP_COMPLETED, RowType.STEP_FAILED})
 
 

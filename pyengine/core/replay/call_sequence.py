@@ -40,8 +40,6 @@ from pyengine.core.replay.history import History, describe_operation, describe_r
 from pyengine.core.values.codec import TypeCodec, type_codec
 from pyengine.errors import Evicted, InvalidRequest
 
-__all__ = ["NOTHING", "REFUSALS_MAX", "CallSequence", "Match", "describe_end", "ignore_cancel"]
-
 C = TypeVar("C", bound=Call)
 W = TypeVar("W", bound=WaitForSeveral)
 

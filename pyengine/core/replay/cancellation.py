@@ -20,8 +20,6 @@ from pyengine.core.loop.futures import DeterministicTask
 from pyengine.core.protocol.journal import Row
 from pyengine.core.replay.call_matcher import CallMatcher
 
-__all__ = ["REPEATS_MAX", "Cancellation"]
-
 REPEATS_MAX = 100
 """How often the main task is cancelled again, in all."""
 

@@ -16,8 +16,6 @@ from pyengine.core.loop.shield import current_shield
 from pyengine.core.protocol.journal import Row
 from pyengine.core.replay.history import History
 
-__all__ = ["CancellationCursor"]
-
 
 class CancellationCursor:
     """Where the code of a run stands relative to the cancellation request in its journal.

@@ -19,8 +19,6 @@ from pyengine.core.values.codec import Codec, unreadable
 from pyengine.core.values.error_records import describe_error
 from pyengine.errors import RemoteError, RunCancelled, RunFailed, RunTimedOut
 
-__all__ = ["complete", "fire_at_ms", "read_into"]
-
 _VALUES = RESULTS | {RowType.SIGNAL_RECEIVED}
 _ENDED_BY_DATABASE: dict[str | None, tuple[type[RunFailed], str]] = {
     "Timeout": (RunTimedOut, "did not end before its deadline"),

@@ -17,8 +17,6 @@ from pyengine.core.definitions.definition import WorkflowDef
 from pyengine.core.protocol.commands import End, Fail, Halt, Refuse
 from pyengine.errors import EngineError
 
-__all__ = ["SAME_AS_JOURNAL", "Difference", "explain", "hint_of", "refusal"]
-
 SAME_AS_JOURNAL = "what the journal expects"
 
 _HAZARDS_MAX = 3

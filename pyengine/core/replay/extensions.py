@@ -14,8 +14,6 @@ from pyengine.core.definitions.current_run import RunInfo
 from pyengine.core.loop.awaitables import Call
 from pyengine.core.loop.several import WaitForSeveral
 
-__all__ = ["NO_SEARCH", "Compensating", "UnawaitedCalls"]
-
 
 class Compensating(Protocol):
     """Undoes the work of code that failed or was cancelled."""

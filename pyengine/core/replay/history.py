@@ -14,16 +14,6 @@ import msgspec
 from pyengine.core.protocol.commands import StepOutcome
 from pyengine.core.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, SCHEDULING_STEPS, Row, RowType
 
-__all__ = [
-    "NO_ATTEMPTS",
-    "Attempts",
-    "History",
-    "add_outcomes",
-    "describe_call",
-    "describe_operation",
-    "describe_row",
-]
-
 _KINDS = dict.fromkeys(SCHEDULING_STEPS, "step") | {
     RowType.CHILD_RUN_SCHEDULED: "child run",
     RowType.PROMISE_REGISTERED: "promise",

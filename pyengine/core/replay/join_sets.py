@@ -20,8 +20,6 @@ from pyengine.core.protocol.commands import Intend, Submit, Take
 from pyengine.core.replay.call_sequence import CallSequence
 from pyengine.errors import InvalidRequest
 
-__all__ = ["Intent", "JoinSet"]
-
 T = TypeVar("T")
 C = TypeVar("C")
 F = TypeVar("F", bound=DeterministicFuture)

@@ -52,8 +52,6 @@ from pyengine.core.values.codec import Codec
 from pyengine.core.values.exceptions import only_error
 from pyengine.errors import DecodeError, EngineError, ForbiddenInWorkflow, NotAwaitable
 
-__all__ = ["Replay"]
-
 # constants, since looking up a member of an enum is slow and each row of a replay needs these
 _CANCEL_REQUESTED = RowType.CANCEL_REQUESTED
 _SIGNAL_RECEIVED = RowType.SIGNAL_RECEIVED

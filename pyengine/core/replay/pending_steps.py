@@ -14,8 +14,6 @@ from pyengine.core.definitions.definition import StepDef
 from pyengine.core.replay.advance import StepCall
 from pyengine.core.replay.history import NO_ATTEMPTS, Attempts
 
-__all__ = ["PendingStep"]
-
 
 class PendingStep:
     """A step call without a result.

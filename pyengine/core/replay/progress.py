@@ -14,8 +14,6 @@ from pyengine.core.replay.call_sequence import CallSequence
 from pyengine.core.values.codec import Codec
 from pyengine.errors import InvalidRequest
 
-__all__ = ["ProgressSetter"]
-
 _NAMES_MAX = 1000
 
 

@@ -19,8 +19,6 @@ from pyengine.core.protocol.journal import RowType
 from pyengine.core.replay.call_sequence import CallSequence
 from pyengine.core.replay.history import describe_call
 
-__all__ = ["RecordedValues"]
-
 _ROWS = {"random": RowType.RANDOM_GENERATED, "time": RowType.TIME_RECORDED}
 
 

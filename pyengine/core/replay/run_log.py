@@ -27,24 +27,6 @@ from pyengine.core.protocol.commands import (
 )
 from pyengine.core.values.error_records import public_headline, public_traceback, read_record
 
-__all__ = [
-    "attempt_failed",
-    "cancellation_swallowed",
-    "error_unhandled",
-    "report_refused",
-    "run_claimed",
-    "run_ended",
-    "run_evicted",
-    "run_failed_to_replay",
-    "run_halted",
-    "run_left",
-    "run_lost",
-    "run_set_aside",
-    "run_stuck",
-    "transaction_failed",
-    "transaction_repeated",
-]
-
 logger = logging.getLogger("pyengine.worker")
 of_code = logging.getLogger("pyengine.workflow")
 each_run = logging.getLogger("pyengine.runs")

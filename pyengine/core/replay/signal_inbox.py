@@ -20,8 +20,6 @@ from pyengine.core.replay.history import describe_call
 from pyengine.core.values.codec import TypeCodec
 from pyengine.errors import InvalidRequest
 
-__all__ = ["SignalInboxes"]
-
 
 class _Inbox:
     """One name: the receive that has its number, and the signal that came after its cancellation."""

@@ -34,22 +34,6 @@ from pyengine.core.values.shape_builder import shape_of
 from pyengine.core.values.shapes import PLAIN, SORTED
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
 
-__all__ = [
-    "MAX_PAYLOAD_BYTES",
-    "UNWRITABLE",
-    "WARN_PAYLOAD_BYTES",
-    "Codec",
-    "TypeCodec",
-    "input_hash",
-    "pack_value",
-    "refuse_deep",
-    "refuse_non_finite",
-    "refuse_nul",
-    "type_codec",
-    "unreadable",
-    "unwritable",
-]
-
 logger = logging.getLogger("pyengine.codec")
 
 WARN_PAYLOAD_BYTES = 1 << 20

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MAX_DEPTH", "is_deep"]
-
 MAX_DEPTH = 500
 """Levels; many readers fail at a thousand."""
 

@@ -15,16 +15,6 @@ import msgspec
 
 from pyengine.errors import EngineError, RemoteError, RunFailed
 
-__all__ = [
-    "describe_error",
-    "headline",
-    "origin_lines",
-    "public_headline",
-    "public_traceback",
-    "read_record",
-    "traceback_of",
-]
-
 _DEPTH_MAX = 8
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 # errors of the engine whose message shows a part of the value that they are about

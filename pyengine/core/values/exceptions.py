@@ -29,17 +29,6 @@ from pyengine.core.values.pydantic_models import read_unknown, write_unknown
 from pyengine.core.values.tracebacks import RECORDED, place_of, recorded_of, remember, traceback_text
 from pyengine.errors import EngineError, RemoteError, recorded_module
 
-__all__ = [
-    "MAX_ERROR_BYTES",
-    "MIN_ERROR_BYTES",
-    "ErrorKind",
-    "ExceptionCodec",
-    "error_kind",
-    "error_message",
-    "only_error",
-    "parts_of",
-]
-
 ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
 """Kind of an error: its author has to act (UserError), the operator (Trap), or as the name says."""
 

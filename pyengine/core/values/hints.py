@@ -22,20 +22,6 @@ import msgspec
 
 from pyengine.core.values.pydantic_models import is_constrained, is_model, is_special
 
-__all__ = [
-    "DICTS",
-    "LISTS",
-    "SETS",
-    "bare",
-    "class_of",
-    "field_types",
-    "has_fields",
-    "identity",
-    "is_msgspec_native",
-    "is_named_tuple",
-    "properties",
-]
-
 LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
 DICTS = (dict, abc.Mapping, abc.MutableMapping)
 SETS = (set, frozenset, abc.Set, abc.MutableSet)

@@ -17,8 +17,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["at", "brief", "difference", "holds_non_finite", "innermost", "parts", "place", "same"]
-
 _LISTS = (list, tuple, set, frozenset)
 _MAX_DEPTH = 100
 

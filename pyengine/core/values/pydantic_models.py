@@ -17,18 +17,6 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
-__all__ = [
-    "Model",
-    "error_text",
-    "is_constrained",
-    "is_model",
-    "is_special",
-    "model_of",
-    "model_schema",
-    "read_unknown",
-    "write_unknown",
-]
-
 _OLDEST = (2, 11)  # the first that accepts both field names and aliases
 _SHOWN_ERRORS = 3
 

@@ -39,8 +39,6 @@ from pyengine.core.values.shapes import (
 )
 from pyengine.core.values.unions import UnionShape
 
-__all__ = ["shape_of"]
-
 
 class _Builder:
     """Makes the shapes of one annotation; a class that holds itself is made once."""

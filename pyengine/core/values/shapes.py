@@ -22,21 +22,6 @@ import msgspec
 from pyengine.core.values.hints import field_types, properties
 from pyengine.core.values.pydantic_models import Model, error_text, read_unknown, write_unknown
 
-__all__ = [
-    "PLAIN",
-    "SORTED",
-    "ArrayShape",
-    "DictShape",
-    "EnumShape",
-    "MsgspecShape",
-    "ObjectShape",
-    "PydanticShape",
-    "Shape",
-    "Text",
-    "TupleShape",
-    "read_part",
-]
-
 PLAIN = msgspec.json.Encoder(enc_hook=write_unknown)
 SORTED = msgspec.json.Encoder(enc_hook=write_unknown, order="deterministic")
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["LARGE_BYTES", "is_large"]
-
 LARGE_BYTES = 256 << 10
 """A value of so many bytes or more is written, checked and sent beside everything else."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-__all__ = ["is_text"]
-
 
 def is_text(value: object, bytes_max: int | None = None) -> TypeGuard[str]:
     """Return whether a value is a text that can be stored.

@@ -19,8 +19,6 @@ from typing import Any
 
 from pyengine import errors
 
-__all__ = ["RECORDED", "Recorded", "is_ours", "place_of", "recorded_of", "remember", "traceback_text"]
-
 _HEADER = "Traceback (most recent call last):\n"
 _LENGTH_MAX = 16_000
 _PACKAGE = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep

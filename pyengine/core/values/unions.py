@@ -21,8 +21,6 @@ from pyengine.core.values.pydantic_models import is_constrained
 from pyengine.core.values.shapes import PLAIN, Shape, Text, read_part
 from pyengine.errors import recorded_module
 
-__all__ = ["UnionShape"]
-
 _CANONICAL = msgspec.json.Encoder(order="sorted")
 _NONE = type(None)
 # in the repr of a function in annotation metadata

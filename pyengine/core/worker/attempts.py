@@ -23,16 +23,6 @@ from pyengine.core.protocol.progress import ProgressReport
 from pyengine.core.replay.advance import StepCall
 from pyengine.core.values.codec import Codec
 
-__all__ = [
-    "Attempt",
-    "StepProgress",
-    "next_attempt",
-    "pauses_run",
-    "policy_of",
-    "start_outcome",
-    "step_outcome",
-]
-
 _PROGRESS_PAUSE_S = 0.1
 
 

@@ -24,8 +24,6 @@ from pyengine.core.definitions.retry import Randomness
 from pyengine.core.process.backoff import grown
 from pyengine.errors import EngineError
 
-__all__ = ["WARN_AFTER_S", "BlockedRuns", "Holder", "pause_s", "resend_pause_s"]
-
 logger = logging.getLogger("pyengine.blocked")
 
 _REPORT_AFTER_S = 1.0

@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping
 from pyengine.core.process import clock
 from pyengine.core.worker.run_state import LeasedRun
 
-__all__ = ["Capacity", "WarmRuns"]
-
 logger = logging.getLogger("pyengine.worker")
 
 _PAUSE_S = 1.0

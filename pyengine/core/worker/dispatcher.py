@@ -23,8 +23,6 @@ from pyengine.core.worker.effects import PostLater
 from pyengine.core.worker.events import Event
 from pyengine.core.worker.run_manager import RunManager
 
-__all__ = ["Dispatcher"]
-
 logger = logging.getLogger("pyengine.worker")
 
 T = TypeVar("T")

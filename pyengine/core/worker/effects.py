@@ -16,17 +16,6 @@ from pyengine.core.worker.attempts import Attempt
 from pyengine.core.worker.events import Event
 from pyengine.core.worker.run_state import LeasedRun
 
-__all__ = [
-    "CancelAttempt",
-    "Effect",
-    "Execute",
-    "FetchJournal",
-    "PostLater",
-    "RecordDeadline",
-    "RollBack",
-    "StartAttempt",
-]
-
 
 class _Record(msgspec.Struct, gc=False):
     """Made and dropped within one round of the dispatcher, so the garbage collector need not track it."""

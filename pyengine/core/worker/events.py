@@ -22,33 +22,6 @@ from pyengine.core.worker.attempts import Attempt
 from pyengine.core.worker.run_state import LeasedRun
 from pyengine.errors import EngineError
 
-__all__ = [
-    "AttemptDeferred",
-    "AttemptEnded",
-    "AttemptRunsLong",
-    "AttemptStale",
-    "Closed",
-    "Draining",
-    "Event",
-    "JournalFetched",
-    "JournalWritten",
-    "LeasesLost",
-    "PollDue",
-    "ProgressDue",
-    "ReportAnswered",
-    "ReportBusy",
-    "ReportRejected",
-    "ResendDue",
-    "RetryDue",
-    "RunClaimed",
-    "StatementAnswered",
-    "StepProgressed",
-    "Stopping",
-    "TransactionBroken",
-    "TransactionDeferred",
-    "TransactionFailed",
-]
-
 
 class _Record(msgspec.Struct, gc=False):
     """Made and dropped within one round of the dispatcher, so the garbage collector need not track it."""

@@ -26,17 +26,6 @@ from pyengine.core.worker.events import Event, TransactionFailed
 from pyengine.core.worker.run_state import LeasedRun
 from pyengine.errors import InvalidRequest
 
-__all__ = [
-    "Declarations",
-    "Extensions",
-    "Given",
-    "Requests",
-    "Served",
-    "Services",
-    "StepsInSql",
-    "extensions_of",
-]
-
 
 class Declarations(Protocol):
     """Declarations of the code of a worker, in the database."""

@@ -24,8 +24,6 @@ from pyengine.core.process.backoff import grown
 from pyengine.core.worker.turn_sender import Identity
 from pyengine.errors import EngineError
 
-__all__ = ["Handoff"]
-
 logger = logging.getLogger("pyengine.handoff")
 
 _AFTER_S = 0.003

@@ -30,8 +30,6 @@ from pyengine.core.worker.events import Event, JournalFetched, PollDue
 from pyengine.core.worker.run_state import Fetching, LeasedRun
 from pyengine.errors import EngineError, Unavailable
 
-__all__ = ["JournalFetcher", "JournalPoller"]
-
 logger = logging.getLogger("pyengine.turn")
 
 _AGAIN_S = 1.0

@@ -51,15 +51,6 @@ from pyengine.core.sources import VERSION
 from pyengine.core.worker.blocked_runs import WARN_AFTER_S, Holder
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 
-__all__ = [
-    "ADOPTION_RETRY_S",
-    "Heartbeat",
-    "Vitals",
-    "about_process",
-    "hello_when_adopted",
-    "send_hello",
-]
-
 logger = logging.getLogger("pyengine.heartbeat")
 
 WATCH_EVERY_S = 0.25

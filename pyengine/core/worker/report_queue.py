@@ -21,8 +21,6 @@ from pyengine.core.values.sizes import LARGE_BYTES
 from pyengine.core.worker.run_state import TURN_BYTES_MAX, Gone, LeasedRun
 from pyengine.core.worker.turn_sender import TurnSender
 
-__all__ = ["QUICK_BYTES_MAX", "REPORTS_MAX", "LargeReports", "ReportQueue", "TurnBatch"]
-
 REPORTS_MAX = 1000
 
 QUICK_BYTES_MAX = 2 << 20

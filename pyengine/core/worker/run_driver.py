@@ -42,8 +42,6 @@ from pyengine.core.worker.run_state import Fetching, LeasedRun, Live, Speculatin
 from pyengine.core.worker.speculation import ENDS, EndingSteps, may_speculate
 from pyengine.errors import StepInterrupted
 
-__all__ = ["RELEASE_AFTER_MS", "RunDriver", "halt", "pause"]
-
 _PROGRESS_S = 0.2
 """Progress of a run waits so long for another report of it, in seconds."""
 

@@ -41,8 +41,6 @@ from pyengine.core.worker.run_state import (
     run_info,
 )
 
-__all__ = ["RunManager"]
-
 _STUCK_MS = 1_000
 _ELSEWHERE_MS = 100
 _TRIES_MAX, _WARN_FROM = 10, 3

@@ -41,20 +41,6 @@ from pyengine.core.replay.machine import Replay
 from pyengine.core.worker.attempts import Attempt
 from pyengine.errors import EngineError
 
-__all__ = [
-    "TURN_BYTES_MAX",
-    "Diverged",
-    "Fetching",
-    "Gone",
-    "LeasedRun",
-    "Live",
-    "Phase",
-    "Speculating",
-    "Warm",
-    "evict",
-    "run_info",
-]
-
 OUTCOMES_MAX = 1000
 """Outcomes of one run in one report, at most."""
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 from pyengine.core.protocol.commands import Complete, Fail
 from pyengine.core.worker.run_state import LeasedRun, Live
 
-__all__ = ["ENDS", "EndingSteps", "may_speculate"]
-
 ENDS = (Complete, Fail)
 """How a run may end in a speculation."""
 

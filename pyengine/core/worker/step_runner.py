@@ -44,8 +44,6 @@ from pyengine.core.worker.run_driver import RunDriver
 from pyengine.core.worker.run_state import LeasedRun
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
 
-__all__ = ["UNWIND_S", "StepRunner", "lease_in", "renewable", "too_long"]
-
 logger = logging.getLogger("pyengine.steps")
 
 _EAGER = sys.version_info >= (3, 12)

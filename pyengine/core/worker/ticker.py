@@ -26,8 +26,6 @@ from pyengine.core.worker.blocked_runs import BlockedRuns, pause_s
 from pyengine.core.worker.effects import RecordDeadline
 from pyengine.errors import EngineError
 
-__all__ = ["DatabaseClock", "TickAnswer", "Ticker"]
-
 logger = logging.getLogger("pyengine.housekeeping")
 
 TICK_LIMIT = 500

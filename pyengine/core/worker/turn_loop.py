@@ -41,8 +41,6 @@ from pyengine.core.worker.ticker import DatabaseClock, Ticker
 from pyengine.core.worker.turn_sender import Identity, TurnSender
 from pyengine.errors import EngineError
 
-__all__ = ["Parts", "TurnLoop"]
-
 logger = logging.getLogger("pyengine.turn")
 
 _ANSWERS_MAX = 2

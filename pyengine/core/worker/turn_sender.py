@@ -48,8 +48,6 @@ from pyengine.core.worker.events import Event, ReportRejected
 from pyengine.core.worker.lease_heartbeat import ADOPTION_RETRY_S
 from pyengine.errors import EngineError, NotAdopted, Unavailable
 
-__all__ = ["Identity", "TurnSender"]
-
 logger = logging.getLogger("pyengine.turn")
 
 

@@ -65,8 +65,6 @@ from pyengine.core.worker.turn_loop import Parts, TurnLoop
 from pyengine.core.worker.turn_sender import Identity, TurnSender
 from pyengine.errors import EngineError, InvalidRequest
 
-__all__ = ["GRACE_S", "Worker"]
-
 logger = logging.getLogger("pyengine.worker")
 
 GRACE_S = 10.0

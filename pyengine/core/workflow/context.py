@@ -25,8 +25,6 @@ from pyengine.core.workflow.context_waits import ContextWaits
 from pyengine.core.workflow.handles import DurablePromise, RunLogger
 from pyengine.errors import InvalidRequest
 
-__all__ = ["CoreContext"]
-
 T = TypeVar("T")
 
 

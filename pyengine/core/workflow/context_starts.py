@@ -19,8 +19,6 @@ from pyengine.core.definitions.services import service_call
 from pyengine.core.workflow.handles import ChildRun
 from pyengine.errors import InvalidRequest
 
-__all__ = ["ChildOptions", "ContextStarts"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

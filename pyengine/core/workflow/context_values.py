@@ -14,8 +14,6 @@ from uuid import UUID
 
 from pyengine.core.definitions.current_run import RecordedValues, within_run
 
-__all__ = ["EPOCH", "ContextValues"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -21,8 +21,6 @@ from pyengine.errors import InvalidRequest
 if TYPE_CHECKING:
     from pyengine.core.replay.join_sets import JoinSet
 
-__all__ = ["ContextWaits"]
-
 T = TypeVar("T")
 
 _encode_key = msgspec.json.Encoder(order="sorted", decimal_format="number").encode

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyengine.core.definitions.current_run import WorkflowRuntime
 
-__all__ = ["ChildRun", "DurablePromise", "RunLogger"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 _workflow_logger = logging.getLogger("pyengine.workflow")

@@ -14,8 +14,6 @@ from typing import Any
 
 from pyengine.core.loop.several import Outcomes
 
-__all__ = ["start_lanes"]
-
 
 def start_lanes(
     call: Callable[[Any], Awaitable[Any]],

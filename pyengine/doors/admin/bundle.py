@@ -21,8 +21,6 @@ from pyengine.doors.admin.migration_parts import Plan, fresh
 from pyengine.doors.admin.migration_script import script
 from pyengine.errors import InvalidRequest
 
-__all__ = ["bundle", "freeze", "initial", "main", "write_initial"]
-
 _BUNDLE_HEAD = f"""\
 -- pyengine {VERSION}: the schema {SCHEMA} as one file. Run it with: psql -v ON_ERROR_STOP=1 -f schema.sql
 -- It installs; an installed database is brought up to date by `pyengine db migrate`.

@@ -22,8 +22,6 @@ from typing import Any
 
 from pyengine.errors import InvalidRequest
 
-__all__ = ["All", "Alternatives", "Comparison", "Condition", "parse", "possible", "sql"]
-
 LONGEST = 4000
 DEEPEST = 20
 TAG = "tags."

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from pyengine.core.sources import FACADE, SCHEMA, text_sha256
 
-__all__ = ["Definition", "Loose", "read", "split"]
-
 _OPAQUE = re.compile(
     r"""--[^\n]*|/\*.*?\*/|(?<!\w)[eE]'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|(?<!\w)(\$\w*\$).*?\1""",
     re.S,

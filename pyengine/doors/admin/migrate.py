@@ -41,19 +41,6 @@ from pyengine.doors.admin.migration_parts import (
 from pyengine.doors.admin.migration_script import script
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
 
-__all__ = [
-    "Report",
-    "Status",
-    "as_script",
-    "connected",
-    "failed",
-    "install",
-    "migrate",
-    "plan",
-    "set_facade",
-    "status",
-]
-
 Connection = psycopg.Connection[TupleRow]
 _LIMITS = Limits()
 

@@ -13,8 +13,6 @@ from pyengine.core.process import clock
 from pyengine.doors.admin.migration_locks import Limits, Patience, Tell
 from pyengine.doors.admin.migration_parts import SESSION, Part, invalid_index
 
-__all__ = ["fill", "index"]
-
 _PAUSE_MAX_S = 2.0
 
 Connection = psycopg.Connection[TupleRow]

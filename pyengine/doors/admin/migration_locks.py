@@ -28,8 +28,6 @@ from pyengine.doors.admin.logic import split
 from pyengine.doors.admin.migration_parts import LOCK_TIMEOUT_MS, Part, Segment
 from pyengine.errors import Unavailable
 
-__all__ = ["BLOCK_S", "WAIT_S", "Limits", "Patience", "Tell", "Waiting"]
-
 WAIT_S = 60.0
 BLOCK_S = 0.25
 

@@ -16,37 +16,6 @@ from pathlib import Path
 from pyengine.core.sources import SCHEMA, VERSION, Migration, Sources
 from pyengine.doors.admin.logic import Definition, Loose, read, split
 
-__all__ = [
-    "INSERTS",
-    "INSTALL_LOCK",
-    "LOCKED_SESSION",
-    "LOCK_TIMEOUT_MS",
-    "LOOSE",
-    "SESSION",
-    "WAIT_FOR_OTHERS",
-    "Part",
-    "Plan",
-    "Segment",
-    "await_statements",
-    "backfill",
-    "checksum",
-    "checksum_of_loose",
-    "drop",
-    "fresh",
-    "index",
-    "invalid_index",
-    "literal",
-    "lock_views",
-    "of_file",
-    "older_workers",
-    "recorded_step",
-    "records",
-    "replacement",
-    "settings",
-    "steps_part",
-    "version_number",
-]
-
 INSTALL_LOCK = int.from_bytes(b"durable", "big")
 WAIT_FOR_OTHERS = "5min"
 LOCK_TIMEOUT_MS = 100

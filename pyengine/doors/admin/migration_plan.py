@@ -39,8 +39,6 @@ from pyengine.doors.admin import migration_parts as sql
 from pyengine.doors.admin.logic import Definition, Loose, read
 from pyengine.doors.admin.migration_parts import Part, Plan, Segment
 
-__all__ = ["State", "before_functions", "make"]
-
 Connection = psycopg.Connection[TupleRow]
 
 _OBJECTS = """

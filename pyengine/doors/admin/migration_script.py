@@ -23,8 +23,6 @@ from pyengine.doors.admin.migration_parts import (
     older_workers,
 )
 
-__all__ = ["script"]
-
 _HEAD = f"""\
 -- pyengine {VERSION}: what `pyengine db migrate` would do to this database now.
 -- Run it with: psql -v ON_ERROR_STOP=1 -f migrate.sql

@@ -16,37 +16,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-__all__ = [
-    "RUN_COLUMNS",
-    "STATES",
-    "Event",
-    "Generation",
-    "Run",
-    "Setting",
-    "Waiting",
-    "adopt",
-    "change_setting",
-    "counts",
-    "events",
-    "family",
-    "generations",
-    "installed",
-    "known_workflows",
-    "pooled",
-    "purge",
-    "purge_calls",
-    "run",
-    "same_database",
-    "server",
-    "settings",
-    "signal",
-    "site",
-    "start",
-    "versions",
-    "workers",
-    "would_run",
-]
-
 T = TypeVar("T")
 
 # Python's years end with 9999: a later instant counts as none, as infinity does

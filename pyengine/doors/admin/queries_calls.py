@@ -16,21 +16,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-__all__ = [
-    "attempts",
-    "cancel",
-    "explain",
-    "history",
-    "invalidate",
-    "node",
-    "nodes_like",
-    "pins",
-    "plan",
-    "retry",
-    "unserved",
-    "value",
-]
-
 
 def _rows(conn: Connection[TupleRow], text: str, *values: Any) -> list[dict[str, Any]]:
     with conn.cursor(row_factory=dict_row) as cursor:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-__all__ = ["Portion", "broken_laws", "portions", "size"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:

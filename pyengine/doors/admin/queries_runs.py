@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-__all__ = ["Filter", "columns", "existing", "ids_like", "place", "runs"]
-
 _FAILED = frozenset(("failed", "timed_out", "cancelled"))
 _AFTER_ALL = "\U0010ffff"
 

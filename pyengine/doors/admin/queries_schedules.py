@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-__all__ = ["schedules"]
-
 _SCHEDULES = """
 select s.id, s.state, s.cron, s.timezone, s.workflow, s.version, s.queue, s.target, s.args, s.deadline,
        s.priority, s.tags, s.declared,

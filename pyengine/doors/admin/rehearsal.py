@@ -21,8 +21,6 @@ from pyengine.doors.admin import migrate
 from pyengine.doors.admin.migration_parts import LOCKED_SESSION, Part
 from pyengine.errors import NotFound
 
-__all__ = ["LONGEST_S", "Lock", "Rehearsal", "Rehearsed", "rehearse"]
-
 LONGEST_S = 2.0
 """How long a rehearsal may take, so how long others may wait for it."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyengine.app_calls import Programs
     from pyengine.features.calls.adapter_process import Adapter, Limits
 
-__all__ = ["AdapterNames", "Serving", "app", "served_adapters"]
-
 app = typer.Typer(
     help="Adapters: the programs that execute calls.", no_args_is_help=True, rich_markup_mode=None
 )

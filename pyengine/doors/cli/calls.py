@@ -22,8 +22,6 @@ from pyengine.errors import InvalidRequest, NotFound
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["app"]
-
 _SHORT = 12
 _FEWEST = 4
 _PLANNED = {

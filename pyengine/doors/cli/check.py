@@ -21,8 +21,6 @@ from pyengine.errors import InvalidRequest
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["add_to"]
-
 
 def add_to(app: typer.Typer) -> None:
     """Make this function a command."""

@@ -19,8 +19,6 @@ import typer
 from pyengine.doors.cli.database import Invocation
 from pyengine.doors.cli.output import Output
 
-__all__ = ["AsJson", "DataDir", "DatabaseUrl", "ListenUrl", "command", "remember"]
-
 P = ParamSpec("P")
 
 DatabaseUrl = Annotated[

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from pyengine.doors.embedded.server import EmbeddedPostgres, Target
 
-__all__ = ["Database", "Invocation", "asked", "explain"]
-
 _PAUSE_S = 0.1
 _PAUSE_MAX_S = 3.0
 _REPORT_EVERY = 20

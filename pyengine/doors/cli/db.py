@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pyengine.doors.admin.migrate import Report
     from pyengine.doors.admin.queries import Waiting
 
-__all__ = ["app"]
-
 OLDEST_SERVER = 150000
 _REASONS = {
     "row": "a row of a table of yours refers to them by a foreign key",

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyengine.doors.demo.audit import Verdict
     from pyengine.doors.demo.run import Job, Outcome
 
-__all__ = ["add_to"]
-
 PROBLEM_LINES = 20
 JOURNAL_LINES = 8
 

@@ -23,25 +23,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = [
-    "Output",
-    "clip",
-    "compact",
-    "encodable",
-    "indented",
-    "listed",
-    "printable",
-    "program",
-    "progress",
-    "read_json",
-    "redact",
-    "rough_span",
-    "span",
-    "state_style",
-    "state_text",
-    "table",
-]
-
 WIDTH_OF_PIPES = 160
 DEEPEST = 100
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')

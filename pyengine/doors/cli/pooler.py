@@ -13,8 +13,6 @@ from typing import Any
 from pyengine.doors.cli.database import Database, connect, where
 from pyengine.errors import EngineError
 
-__all__ = ["Pooler", "detect"]
-
 _ADVICE = "set PYENGINE_LISTEN_URL to a URL past it"
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyengine.doors.admin.queries import Run
     from pyengine.doors.admin.queries_runs import Filter
 
-__all__ = ["add_to"]
-
 DETAIL_OF_PIPES = 60
 WIDEST_ID = 40
 

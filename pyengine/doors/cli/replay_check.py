@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from pyengine.features.checks.replay_check import Break, Report
 
-__all__ = ["add_to"]
-
 _ADVICE = (
     "guard the change with ctx.patched, or give it a new version and keep the old code until its runs end"
 )

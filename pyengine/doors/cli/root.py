@@ -31,8 +31,6 @@ from pyengine.errors import (
     Unavailable,
 )
 
-__all__ = ["command_line", "run"]
-
 _EXIT_CODES: tuple[tuple[type[EngineError], int], ...] = (
     (RunFailed, 1),
     (InvalidRequest, 2),

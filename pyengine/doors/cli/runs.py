@@ -29,19 +29,6 @@ if TYPE_CHECKING:
 
     from pyengine.doors.admin.queries import Run
 
-__all__ = [
-    "MAX_START_BYTES",
-    "add_to",
-    "checked_age",
-    "checked_id",
-    "checked_tags",
-    "checked_text",
-    "outcome",
-    "progress_text",
-    "states",
-    "unknown_workflow",
-]
-
 FIRST_POLL_S = 0.02
 LONGEST_PAUSE_S = 0.5
 MAX_ID_BYTES = 1024

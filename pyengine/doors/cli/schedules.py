@@ -23,8 +23,6 @@ from pyengine.features.schedules.statements import PAUSE_SCHEDULE, RESUME_SCHEDU
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["app"]
-
 _ID_WIDTH = 40
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the schedule.")]
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pyengine.doors.gateway.config import GatewayConfig
     from pyengine.doors.gateway.http_server import GatewayServer
 
-__all__ = ["add_to"]
-
 _NEEDED = ("starlette", "uvicorn", "h11", "httpcore", "jwt", "cryptography", "prometheus_client")
 
 

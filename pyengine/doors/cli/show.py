@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pyengine.core.protocol.causes import Cause
     from pyengine.doors.admin.queries import Event, Generation, Run
 
-__all__ = ["add_to"]
-
 TREE_LINES = 40
 MOST_CAUSES = 6
 OUTCOME_LINES = 4

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from pyengine.doors.admin.queries import Run
 
-__all__ = ["add_to"]
-
 _CONFLICTS = {
     "signal": "it would receive no signal any more",
     "cancel": "it has ended",

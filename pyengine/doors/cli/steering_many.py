@@ -27,8 +27,6 @@ from pyengine.features.many_runs.statements import BATCH, MATCHING_RUNS, SETTLE_
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Selection", "add_to", "checked_json", "steer_many"]
-
 LINES = 40
 SUCCESSES = ("done", "already")
 

@@ -23,8 +23,6 @@ from pyengine.errors import InvalidRequest, NotFound
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["add_to", "causes_of", "print_causes"]
-
 MOST_RUNS = 10_000
 MOST_CAUSES = 100
 

@@ -29,8 +29,6 @@ _GRACE = typer.Option(
     "--grace", metavar="SECONDS", min=0.0, help="At the end, for steps that must not be cut off."
 )
 
-__all__ = ["add_to", "load", "set_database"]
-
 
 def add_to(app: typer.Typer) -> None:
     """Make this function a command."""

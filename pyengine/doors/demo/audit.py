@@ -24,8 +24,6 @@ from pyengine import App, ctx
 from pyengine.core.process import clock
 from pyengine.core.servers import libpq_url
 
-__all__ = ["Problem", "Verdict", "app", "audit", "audit_package", "hashed_lines", "packages", "verify_file"]
-
 app = App()
 
 

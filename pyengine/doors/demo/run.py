@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-__all__ = ["QUERIES", "Job", "Outcome", "drive", "install", "prepare", "start"]
-
 KILL_AT = (0.25, 0.6)
 """The parts of the work after which a worker is killed."""
 QUERIES = (

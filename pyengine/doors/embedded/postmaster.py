@@ -44,16 +44,6 @@ from pyengine.doors.embedded.binaries import (
 )
 from pyengine.errors import EmbeddedPostgresError
 
-__all__ = [
-    "ELSEWHERE",
-    "Postmaster",
-    "ServerFolder",
-    "answers",
-    "is_postmaster",
-    "read_postmaster",
-    "wait_for",
-]
-
 logger = logging.getLogger(__name__)
 
 ELSEWHERE = (

@@ -44,11 +44,6 @@ from pyengine.errors import EmbeddedPostgresError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = [
-    *("Binaries", "EmbeddedPostgres", "Target"),
-    *("database_url", "default_data_dir", "find_binaries", "listen_url"),
-]
-
 _POLL_S = 0.003
 _ROOT_DATA_DIR = Path("/var/lib/pyengine")
 _SETTINGS = {"listen_addresses": "", "unix_socket_permissions": "0700", "jit": "off"}

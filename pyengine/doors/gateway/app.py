@@ -47,8 +47,6 @@ from pyengine.doors.gateway.streams.offers import Offers
 from pyengine.doors.gateway.streams.unblocks import Unblocks
 from pyengine.doors.gateway.tokens import Verifier
 
-__all__ = ["Parts", "create_app"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 _MESSAGE_CONNECTIONS = 4

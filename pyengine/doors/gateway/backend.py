@@ -28,8 +28,6 @@ from pyengine.doors.gateway.envelope import Refused
 from pyengine.doors.gateway.statements.gateway import RPC
 from pyengine.errors import EngineError, InvalidRequest, NotAdopted, SchemaMismatch, Unavailable, passes
 
-__all__ = ["Backend"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 T = TypeVar("T")

@@ -17,8 +17,6 @@ from urllib.parse import urlsplit
 
 from pyengine.errors import InvalidRequest
 
-__all__ = ["GatewayConfig", "is_loopback"]
-
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_BODIES_BYTES = 256 * 1024 * 1024
 MAX_OUTGOING_BYTES = 128 * 1024 * 1024

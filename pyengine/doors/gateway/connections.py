@@ -12,8 +12,6 @@ from typing import Protocol
 
 from pyengine.doors.gateway.metrics import Metrics
 
-__all__ = ["Connections", "GivesWay"]
-
 
 class GivesWay(Protocol):
     """A connection."""

@@ -17,8 +17,6 @@ import msgspec
 
 from pyengine.doors.gateway.json_object import read_parts, read_value
 
-__all__ = ["VERSION", "Refused", "Request", "read_request", "refusal"]
-
 VERSION = "2026-04-01"
 
 _DEBUG_TIME = "resonate:debug_time"

@@ -19,8 +19,6 @@ from pyengine.core.process import clock
 from pyengine.core.worker.blocked_runs import BlockedRuns
 from pyengine.core.worker.ticker import TickAnswer, Ticker
 
-__all__ = ["Housekeeping"]
-
 _REPORT_EVERY_S = 1.0
 # a deadline that is further away is found by the ticks in between
 _SOON_MS = 60_000

@@ -30,8 +30,6 @@ from pyengine.doors.gateway.connections import Connections
 from pyengine.doors.gateway.envelope import refusal
 from pyengine.errors import EngineError, InvalidRequest
 
-__all__ = ["GatewayServer"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 KEEP_ALIVE_S = 90

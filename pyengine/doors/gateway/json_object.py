@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["read_object", "read_parts", "read_value"]
-
 Parts = TypeVar("Parts", bound=msgspec.Struct)
 
 _BLANKS = b" \t\r\n"

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 
 from pyengine.core.process import clock
 
-__all__ = ["Memory", "Share"]
-
 # bytes that have waited for less are in nobody's way
 _PATIENCE_S = 5.0
 

@@ -16,8 +16,6 @@ from starlette.responses import JSONResponse, Response
 
 from pyengine.doors.gateway.backend import Backend
 
-__all__ = ["Metrics", "Probes"]
-
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _KINDS = frozenset(
     [f"promise.{verb}" for verb in ("get", "create", "settle", "search", "register_callback")]

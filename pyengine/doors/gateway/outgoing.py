@@ -21,8 +21,6 @@ from pyengine.doors.gateway.envelope import Refused
 from pyengine.doors.gateway.memory import Memory, Share
 from pyengine.doors.gateway.metrics import Metrics
 
-__all__ = ["STUCK_S", "Outgoing", "drain", "write"]
-
 STUCK_S = 60.0
 _WHOLE_S = 300.0
 _PIECE = 64 * 1024

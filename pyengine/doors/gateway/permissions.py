@@ -16,8 +16,6 @@ from typing import Any
 
 from pyengine.doors.gateway.tokens import Claims
 
-__all__ = ["Forbidden", "check", "check_stream", "group_of", "narrow", "prefix_of", "withhold"]
-
 _FORMS = (
     re.compile(r"poll://(?:any|uni)@([^/@]+)(?:/[^/]+)?", re.IGNORECASE),
     re.compile(r"poll://([^/@:]+)(?:/[^/]+)?", re.IGNORECASE),

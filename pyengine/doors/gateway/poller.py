@@ -18,8 +18,6 @@ from pyengine.core.database.poll_schedule import PollSchedule
 from pyengine.core.process import clock
 from pyengine.errors import EngineError
 
-__all__ = ["Poller"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 

@@ -14,8 +14,6 @@ from pyengine.core.process import clock
 from pyengine.doors.gateway.envelope import Refused
 from pyengine.doors.gateway.memory import Share
 
-__all__ = ["read_body"]
-
 _WHOLE_S = 300.0
 _DRAIN_S = 1.0
 _RETRY_AFTER_S = 1

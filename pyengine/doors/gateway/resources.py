@@ -16,8 +16,6 @@ from pyengine.doors.gateway.metrics import Metrics
 from pyengine.doors.gateway.outgoing import Outgoing
 from pyengine.doors.gateway.tokens import Verifier
 
-__all__ = ["Resources"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Resources:

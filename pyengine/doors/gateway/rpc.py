@@ -23,8 +23,6 @@ from pyengine.doors.gateway.resources import Resources
 from pyengine.doors.gateway.streams.members import Members
 from pyengine.doors.gateway.tokens import Claims, TokenRefused, bearer
 
-__all__ = ["Rpc"]
-
 
 class Rpc:
     """The endpoint of the protocol.

@@ -24,8 +24,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from pyengine.errors import InvalidRequest
 
-__all__ = ["Claims", "TokenRefused", "Verifier", "bearer"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 _LEEWAY_S = 30

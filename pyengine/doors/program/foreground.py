@@ -27,8 +27,6 @@ from pyengine.core.worker.worker import GRACE_S
 from pyengine.doors.program.stop_signals import StopSignals, end_process
 from pyengine.errors import Unavailable
 
-__all__ = ["ServingProcess", "grace_seconds", "runner", "serve"]
-
 logger = logging.getLogger("pyengine.app")
 
 T = TypeVar("T")

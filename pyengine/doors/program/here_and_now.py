@@ -16,8 +16,6 @@ from pyengine.core.client.run import Run
 from pyengine.core.process import clock
 from pyengine.errors import EngineError
 
-__all__ = ["ended_here"]
-
 logger = logging.getLogger("pyengine.app")
 
 T = TypeVar("T")

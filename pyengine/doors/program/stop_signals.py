@@ -24,8 +24,6 @@ from typing import Any, NoReturn, Self
 
 from pyengine.core.process import clock
 
-__all__ = ["StopSignals", "end_process"]
-
 logger = logging.getLogger("pyengine.app")
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)

@@ -25,8 +25,6 @@ from pyengine.features.calls.contract import CannotRun, Done, Executed, Failed, 
 from pyengine.features.calls.datums import from_tagged
 from pyengine.features.calls.remotes import Manifest
 
-__all__ = ["CHECKS", "Finding", "check"]
-
 CHECKS: dict[str, str] = {
     "program": "its program is found and can be executed",
     "answer": "the first poll is answered",

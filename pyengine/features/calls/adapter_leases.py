@@ -31,8 +31,6 @@ from pyengine.features.calls.statements.adapters import (
 )
 from pyengine.features.calls.statements.calls import INPUTS
 
-__all__ = ["Attempts", "DatabaseAttempts", "Leased", "Sender", "report"]
-
 logger = logging.getLogger("pyengine.adapters")
 
 _FIELDS = frozenset(Request.__struct_fields__)

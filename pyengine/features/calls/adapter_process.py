@@ -30,8 +30,6 @@ from pyengine.features.calls import contract
 from pyengine.features.calls.adapters import SHIPPED
 from pyengine.features.calls.contract import CannotRun, Executed, Failed, Request
 
-__all__ = ["ENVIRONMENT", "Adapter", "Limits", "environment", "poll"]
-
 ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ", "TMPDIR")
 """The variables of the worker that adapters get; a worker may pass on more."""
 _WATCH_EVERY_S = 0.25

@@ -36,8 +36,6 @@ from pyengine.features.calls import contract
 from pyengine.features.calls.adapter_leases import Attempts, DatabaseAttempts, Leased, Sender
 from pyengine.features.calls.contract import CannotRun, Executed, Failed, Request
 
-__all__ = ["AdapterWorker", "Executor"]
-
 logger = logging.getLogger("pyengine.adapters")
 
 _POLL_LONGEST_S = 1.0

@@ -14,8 +14,6 @@ from pyengine.core.definitions.current_run import within_run
 from pyengine.core.definitions.retry import Duration, optional_limit
 from pyengine.errors import InvalidRequest
 
-__all__ = ["ContextCalls"]
-
 T = TypeVar("T")
 
 

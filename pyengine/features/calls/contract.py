@@ -21,28 +21,6 @@ import msgspec
 
 from pyengine.errors import EngineError, InvalidRequest
 
-__all__ = [
-    "RULES",
-    "STDERR_LIMIT",
-    "STDERR_TAIL",
-    "STDOUT_LIMIT",
-    "STDOUT_LIMIT_WITH_OBJECTS",
-    "VERSION",
-    "Answer",
-    "CannotRun",
-    "Done",
-    "Executed",
-    "Failed",
-    "Pending",
-    "ProtocolError",
-    "Request",
-    "broken",
-    "check_name",
-    "exit_answer",
-    "read_answer",
-    "readable",
-]
-
 VERSION = 1
 STDOUT_LIMIT = 1 << 20
 """Bytes of an answer."""

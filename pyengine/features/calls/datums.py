@@ -30,8 +30,6 @@ from typing import Any
 from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
 from pyengine.features.calls.identity import NewObject, is_normal_uri, normalized_uri, object_id
 
-__all__ = ["Datum", "Uri", "datum_of", "from_objects", "from_tagged", "to_tagged", "value_of"]
-
 MAX_SCALAR_BYTES = 1 << 20
 MAX_DEPTH = 160
 # of what is read, as the database has them (sql/logic/features/85_calls/11_unfolded.sql)

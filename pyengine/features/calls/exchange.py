@@ -16,8 +16,6 @@ from pyengine.errors import InvalidRequest, NotFound
 from pyengine.features.calls.remotes import DatabaseRemote, FileRemote, Manifest, Ref, RefMove
 from pyengine.features.calls.statements.objects import OPEN_HEAD, REF_READ
 
-__all__ = ["DatabasePlace", "FolderPlace", "Place", "Remote"]
-
 _KINDS = {"index": "it is an index, as a scope has it", "exec": "it is the snapshot of a call"}
 
 

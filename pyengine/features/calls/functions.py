@@ -33,8 +33,6 @@ from pyengine.features.calls.handles import begin
 from pyengine.features.calls.inputs import BoundCall, Input, NodeSource, encode_input, holds_node
 from pyengine.features.calls.typed_values import ValueType
 
-__all__ = ["Executable", "Memo", "make_memo"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -22,8 +22,6 @@ from pyengine.features.calls.inputs import BoundCall, NodeSource, pending_nodes,
 from pyengine.features.calls.outcomes import call_error, read_outcome
 from pyengine.features.calls.steps import BEGIN, CANCEL, RESULT, VALUE
 
-__all__ = ["Handle", "begin", "option_document"]
-
 R_co = TypeVar("R_co", covariant=True)
 
 _CACHE = {True: "shared", "scope": "scope", False: "force"}

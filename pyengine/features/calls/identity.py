@@ -21,17 +21,6 @@ from dataclasses import dataclass
 
 from pyengine.errors import EncodeError
 
-__all__ = [
-    "NO_OBJECT",
-    "NewObject",
-    "check_name",
-    "execution_key",
-    "is_normal_uri",
-    "normalized_uri",
-    "object_id",
-    "value_key",
-]
-
 NO_OBJECT = bytes(32)
 """The place of a ref that a commit does not have."""
 MAX_NAME_BYTES = 255

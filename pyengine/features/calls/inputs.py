@@ -19,19 +19,6 @@ from pyengine.core.definitions.callees import CallOptions
 from pyengine.errors import EncodeError
 from pyengine.features.calls.datums import datum_of, from_tagged, to_tagged, value_of
 
-__all__ = [
-    "BoundCall",
-    "Input",
-    "NodeSource",
-    "ResultType",
-    "encode_input",
-    "encode_value",
-    "holds_node",
-    "pending_nodes",
-    "resolved_input",
-]
-
-
 _births = itertools.count()
 
 

@@ -29,8 +29,6 @@ from pyengine.features.calls.datums import from_tagged, value_of
 from pyengine.features.calls.functions import Memo
 from pyengine.features.calls.statements.calls import INPUTS
 
-__all__ = ["MemoRunner"]
-
 _CONNECTIONS = 2
 _STACK_MAX = 50
 _TEXT_MAX = 20_000

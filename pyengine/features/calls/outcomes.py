@@ -12,8 +12,6 @@ from pyengine.core.definitions.callees import CallOutcome
 from pyengine.errors import CallAborted, CallFailed, EngineError
 from pyengine.features.calls.datums import from_tagged, value_of
 
-__all__ = ["call_error", "read_outcome"]
-
 
 def read_outcome(found: dict[str, Any]) -> CallOutcome:
     """Return how a call ended, without its value.

@@ -16,8 +16,6 @@ from pyengine.features.calls import adapter_process
 from pyengine.features.calls.adapter_process import Adapter, Limits
 from pyengine.features.calls.contract import CannotRun, Executed, Request
 
-__all__ = ["ProgramExecutor"]
-
 _ABSENT_S = 30.0
 
 

@@ -32,8 +32,6 @@ from pyengine.errors import Conflict, InvalidRequest, NotFound
 from pyengine.features.calls.identity import NO_OBJECT, NewObject
 from pyengine.features.calls.statements.objects import OBJECTS_EXPORT, OBJECTS_IMPORT, REF_READ
 
-__all__ = ["DatabaseRemote", "FileRemote", "Manifest", "Ref", "RefMove"]
-
 _HEX = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"[1-9][0-9]{0,9}")
 # a remote is written by others: no link out of it, and no pipe that never ends (not all systems have these)

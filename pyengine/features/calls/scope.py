@@ -33,8 +33,6 @@ from pyengine.features.calls.statements.calls import (
 )
 from pyengine.features.calls.steps import cache_switch
 
-__all__ = ["Index", "IndexCall"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -18,8 +18,6 @@ from pyengine.core.definitions.signatures import Signature
 from pyengine.errors import InvalidRequest
 from pyengine.features.sql.sql_steps import SqlStep
 
-__all__ = ["BEGIN", "CANCEL", "RESULT", "VALUE", "CallStep", "cache_switch"]
-
 _SWITCH = "PYENGINE_CALL_CACHE"
 
 

@@ -27,8 +27,6 @@ from pyengine.core.values.shape_builder import shape_of
 from pyengine.errors import DecodeError, EncodeError
 from pyengine.features.calls.inputs import encode_value
 
-__all__ = ["ANY", "ValueType"]
-
 _AS_TEXT = (datetime, date, time, timedelta, Decimal, UUID)
 _UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, ValueError, TypeError, RecursionError)
 

@@ -40,8 +40,6 @@ from pyengine.core.values.codec import Codec
 from pyengine.errors import EngineError
 from pyengine.features.checks.unawaited import UNAWAITED
 
-__all__ = ["Divergence", "Finding", "Journal", "Verdict", "check_journal"]
-
 _BRIEF = 100
 _STOPPED = frozenset({"paused", "halted", "dead"})
 _WAITING = frozenset({RowType.EXECUTION_AWAITING, RowType.EXECUTION_RESUMED, RowType.CANCEL_REQUESTED})

@@ -33,8 +33,6 @@ from pyengine.errors import EngineError, NondeterminismError, NotFound, Unavaila
 from pyengine.features.checks.compatibility import Finding
 from pyengine.features.checks.replay_check import check_journals, read_generations
 
-__all__ = ["DevelopmentChecks", "check_finished", "observing"]
-
 logger = logging.getLogger("pyengine.app")
 
 _CHILDREN_MAX = 100

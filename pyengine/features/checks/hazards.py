@@ -24,8 +24,6 @@ from pyengine.features.checks import rules
 from pyengine.features.checks.lost_changes import changed_by, changed_variable
 from pyengine.features.checks.names import UNKNOWN, Meaning, Names, closure_of
 
-__all__ = ["hazards_of"]
-
 _Comprehension: TypeAlias = ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp
 _SHOWN_MAX: Final = 60
 _IN_ANY_ORDER = frozenset({"all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum"})

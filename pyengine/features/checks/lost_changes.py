@@ -17,8 +17,6 @@ from pyengine.core.definitions.function_source import source_of
 from pyengine.features.checks import rules
 from pyengine.features.checks.names import Names, closure_of
 
-__all__ = ["changed_by", "changed_variable"]
-
 
 def changed_by(function: FunctionType) -> Iterator[Any]:
     """Return the objects of the module, and of functions around it, that a function changes."""

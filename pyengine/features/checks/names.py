@@ -21,8 +21,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pyengine.core.definitions.function_source import FunctionNode, Source
 
-__all__ = ["UNKNOWN", "Kind", "Meaning", "Names", "closure_of"]
-
 Kind: TypeAlias = Literal["set", "path", "loop", "mutable"]
 
 UNKNOWN: Final = object()

@@ -23,8 +23,6 @@ from pyengine.core.definitions.function_source import FunctionNode, source_of
 from pyengine.core.definitions.signals import ReceivedSignals, Signal
 from pyengine.features.checks.names import UNKNOWN, Names, closure_of
 
-__all__ = ["received_signals"]
-
 _FUNCTIONS_MAX: Final = 1000
 _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
 # calls whose arguments are awaited

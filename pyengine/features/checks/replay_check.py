@@ -24,8 +24,6 @@ from pyengine.core.values.codec import Codec
 from pyengine.errors import InvalidRequest, NotFound
 from pyengine.features.checks.compatibility import Divergence, Finding, Journal, Verdict, check_journal
 
-__all__ = ["Break", "Report", "check_journals", "read_generations", "replay_check"]
-
 _PAGE_EVENTS = 5000
 _PAGE_RUNS = 200
 _INPUT = re.compile(r" \(input .*\)$")

@@ -18,22 +18,6 @@ from typing import Any, Final
 
 from pyengine.core.loop.restrictions import HTTP, LOOP_METHODS, STEP
 
-__all__ = [
-    "ATTRIBUTES",
-    "GLOBALS",
-    "HASHES",
-    "IDENTITIES",
-    "MUTATING_METHODS",
-    "PATH_METHODS",
-    "RETURNED",
-    "SET_ORDER",
-    "attribute_name",
-    "full_name",
-    "instead_of",
-    "instead_of_loop_method",
-    "instead_of_type",
-]
-
 RETURNED: Final = "a value that the step returns"
 """Alternative to reading an object that a step changes."""
 _READ: Final = "a step, or an argument of the workflow"

@@ -23,8 +23,6 @@ from pyengine.core.replay.extensions import UnawaitedCalls
 from pyengine.core.values.exceptions import only_error
 from pyengine.core.values.tracebacks import is_ours
 
-__all__ = ["UNAWAITED"]
-
 logger = logging.getLogger("pyengine.workflow")
 
 # the collection that has the call, and the argument of the count itself

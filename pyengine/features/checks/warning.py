@@ -14,8 +14,6 @@ from typing import Any, Final
 from pyengine.core.definitions.code_check import CodeCheck
 from pyengine.features.checks.hazards import hazards_of
 
-__all__ = ["DETERMINISM", "DeterminismWarning", "warn_of"]
-
 
 class DeterminismWarning(UserWarning):
     """The code of a workflow does something that a replay cannot repeat.

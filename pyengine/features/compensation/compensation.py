@@ -19,8 +19,6 @@ from pyengine.core.loop.shield import ShieldScope
 from pyengine.core.replay.call_matcher import CallMatcher
 from pyengine.errors import EngineError
 
-__all__ = ["CompensationFailed", "Compensations", "compensations_of"]
-
 
 class CompensationFailed(EngineError):
     """A run failed or was cancelled, and undoing what it had done failed too; its own error is the cause."""

@@ -14,8 +14,6 @@ from pyengine.core.replay.call_matcher import matcher_within
 from pyengine.errors import InvalidRequest
 from pyengine.features.compensation.compensation import compensations_of
 
-__all__ = ["ContextFailures"]
-
 P = ParamSpec("P")
 
 

@@ -9,8 +9,6 @@ from pyengine.core.definitions.current_run import scope
 from pyengine.errors import InvalidRequest
 from pyengine.features.dependencies.dependencies import Dependencies, current_dependencies
 
-__all__ = ["ContextDependencies"]
-
 
 class ContextDependencies:
     """The part of `ctx` that gives steps what their app opened."""

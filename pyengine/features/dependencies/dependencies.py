@@ -19,8 +19,6 @@ from typing import Any, TypeVar, cast
 
 from pyengine.errors import InvalidRequest
 
-__all__ = ["Dependencies", "check_dependencies", "current_dependencies", "open_dependencies"]
-
 T = TypeVar("T")
 
 

@@ -13,8 +13,6 @@ from pyengine.core.definitions.retry import Duration, Retry, optional_duration
 from pyengine.features.http.records import HttpResponse, Secret
 from pyengine.features.http.requests import DEFAULT_RETRY, http_request, http_step
 
-__all__ = ["ContextHttp"]
-
 
 class ContextHttp:
     """The part of `ctx` that makes HTTP requests."""

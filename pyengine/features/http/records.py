@@ -18,8 +18,6 @@ import msgspec
 from pyengine.core.values.codec import type_codec
 from pyengine.errors import DecodeError, EngineError, InvalidRequest
 
-__all__ = ["HttpConnectionError", "HttpError", "HttpRequest", "HttpResponse", "HttpStatusError", "Secret"]
-
 T = TypeVar("T")
 
 TEXT_SHOWN = 1000

@@ -44,8 +44,6 @@ from pyengine.features.http.records import (
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["DEFAULT_RETRY", "http_request", "http_step", "retry_after_s"]
-
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Temporary statuses, which are retried."""
 

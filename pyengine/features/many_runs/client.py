@@ -38,8 +38,6 @@ from pyengine.features.many_runs.statements import (
     SIGNAL_MANY,
 )
 
-__all__ = ["ManyRuns", "Outcome", "RunFilter", "Steered"]
-
 _BATCH_CHARS_MAX = 8 << 20
 
 T = TypeVar("T")

@@ -31,8 +31,6 @@ else:
 
     T = TypeVar("T")
 
-__all__ = ["ManyStarts"]
-
 
 class ManyStarts(RunControl):
     """`start_many`, as a mixin; the client has the transport."""

@@ -8,17 +8,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = [
-    "BATCH",
-    "CANCEL_MANY",
-    "MATCHING_RUNS",
-    "PAUSE_MANY",
-    "RESUME_MANY",
-    "SETTLE_MANY",
-    "SIGNAL_MANY",
-    "START_MANY",
-]
-
 BATCH = 1000
 """The largest number of ids in one transaction."""
 

@@ -15,8 +15,6 @@ from typing import Any, cast
 from pyengine.core.definitions.current_run import current_step, scope
 from pyengine.errors import InvalidRequest
 
-__all__ = ["ContextProgress"]
-
 _NAME_BYTES_MAX = 256
 _NOTE_MAX = 500
 

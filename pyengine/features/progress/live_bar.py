@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pyengine.core.client.run import Run
     from pyengine.core.client.run_status import ChildCounts, Progress
 
-__all__ = ["LiveBar", "following", "progress_summary", "summary"]
-
 logger = logging.getLogger("pyengine.app")
 
 

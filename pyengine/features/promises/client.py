@@ -44,8 +44,6 @@ from pyengine.features.promises.statements import (
     PROMISE_SUBSCRIBE,
 )
 
-__all__ = ["Opaque", "Promises", "Receiver"]
-
 Receiver: TypeAlias = str | Mapping[str, Any]
 """An address ("poll://group:id", "http://host/path", a group), or {"type": "poll", "data": {"group", "id"}},
 or {"type": "http", "data": {"url", "headers"}}."""

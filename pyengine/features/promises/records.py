@@ -16,19 +16,6 @@ import msgspec
 
 from pyengine.errors import Conflict
 
-__all__ = [
-    "EPOCH",
-    "MILLISECOND",
-    "Callback",
-    "PromiseConflict",
-    "PromisePage",
-    "PromiseRecord",
-    "PromiseState",
-    "Registration",
-    "callback_of",
-    "record_of",
-]
-
 PromiseState: TypeAlias = Literal["PENDING", "RESOLVED", "REJECTED", "REJECTED_CANCELED", "REJECTED_TIMEDOUT"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

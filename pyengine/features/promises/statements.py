@@ -8,17 +8,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = [
-    "PROMISE_CALLBACK",
-    "PROMISE_CANCEL",
-    "PROMISE_CREATE",
-    "PROMISE_READ",
-    "PROMISE_REJECT",
-    "PROMISE_RESOLVE",
-    "PROMISE_SEARCH",
-    "PROMISE_SUBSCRIBE",
-]
-
 _COMPLETION = "(id, key, value, headers jsonb, strict) -> (status, word, promise jsonb)"
 _COMPLETED = "$1::text, $2::text, $3::text, $4::text::jsonb, $5::boolean"
 

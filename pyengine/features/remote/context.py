@@ -14,8 +14,6 @@ from pyengine.core.definitions.retry import Duration, optional_limit
 from pyengine.core.workflow.handles import DurablePromise
 from pyengine.features.remote.remote_calls import remote_param
 
-__all__ = ["ContextRpc"]
-
 T = TypeVar("T")
 
 

@@ -18,8 +18,6 @@ from pyengine.core.values.shapes import PLAIN
 from pyengine.core.values.texts import is_text
 from pyengine.errors import InvalidRequest
 
-__all__ = ["remote_param"]
-
 # the schema has the complete rule, and halts a run that asks for another address
 _TARGET = re.compile(r"(?i:poll|https?|sql)://\S+|[^/@:\s]+")
 _SAFE_INTEGER = (1 << 53) - 1

@@ -13,8 +13,6 @@ from pyengine.core.definitions.registry import Workflow
 from pyengine.errors import InvalidRequest
 from pyengine.features.schedules.definition import ScheduleDef, checked_schedule_id
 
-__all__ = ["AppSchedules"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -35,8 +35,6 @@ from pyengine.features.schedules.statements import (
     UNSCHEDULE,
 )
 
-__all__ = ["Schedule", "ScheduleState", "Schedules"]
-
 ScheduleState: TypeAlias = Literal["active", "paused", "over"]
 
 _PAGE = 1000

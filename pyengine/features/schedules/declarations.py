@@ -21,8 +21,6 @@ from pyengine.errors import EngineError
 from pyengine.features.schedules.definition import ScheduleDef
 from pyengine.features.schedules.statements import DECLARE_SCHEDULES
 
-__all__ = ["ScheduleDeclarations"]
-
 logger = logging.getLogger("pyengine.worker")
 
 

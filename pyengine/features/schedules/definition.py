@@ -21,8 +21,6 @@ from pyengine.core.definitions.signatures import Signature
 from pyengine.core.values.texts import is_text
 from pyengine.errors import EncodeError, InvalidRequest
 
-__all__ = ["INSTANT", "ScheduleDef", "checked_schedule_id", "scheduled_input"]
-
 INSTANT = "{{.instant}}"
 """In the arguments of a schedule: becomes the instant, in the time zone of the schedule."""
 

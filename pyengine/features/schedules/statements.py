@@ -8,17 +8,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = [
-    "DECLARE_SCHEDULES",
-    "LIST_SCHEDULES",
-    "NEXT_INSTANTS",
-    "PAUSE_SCHEDULE",
-    "READ_SCHEDULE",
-    "RESUME_SCHEDULE",
-    "SCHEDULE",
-    "UNSCHEDULE",
-]
-
 SCHEDULE = Procedure(
     signature=(
         "(id, cron, workflow, args jsonb, timezone, queue, version, deadline_ms, priority, tags jsonb, "

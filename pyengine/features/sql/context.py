@@ -19,8 +19,6 @@ from pyengine.errors import InvalidRequest
 from pyengine.features.sql.sql_steps import sql_step
 from pyengine.features.sql.transaction import Transaction
 
-__all__ = ["ContextSql"]
-
 T = TypeVar("T")
 
 

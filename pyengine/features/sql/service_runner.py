@@ -23,8 +23,6 @@ from pyengine.core.worker.extensions import Served
 from pyengine.errors import EngineError
 from pyengine.features.sql.statements import NEXT_SERVICE, SERVE, SERVICE_LIMIT, SERVICES_DUE
 
-__all__ = ["Server"]
-
 logger = logging.getLogger("pyengine.serving")
 
 _AGAIN_S = 1.0

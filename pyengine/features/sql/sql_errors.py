@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["SqlError", "sql_error"]
-
 
 class SqlError(Exception):
     """A database function raised an error.

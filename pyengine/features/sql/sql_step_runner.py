@@ -32,8 +32,6 @@ from pyengine.features.sql.sql_errors import sql_error
 from pyengine.features.sql.sql_steps import SqlStep
 from pyengine.features.sql.statements import SQL_STEP
 
-__all__ = ["SqlStepRunner"]
-
 logger = logging.getLogger("pyengine.steps")
 
 _UNLIMITED_S = 1e7

@@ -16,8 +16,6 @@ from pyengine.core.definitions.signatures import Signature
 from pyengine.core.values.texts import is_text
 from pyengine.errors import InvalidRequest
 
-__all__ = ["SqlStep", "sql_step"]
-
 
 class SqlStep(StepDef):
     """A step whose body is the database function of its name.

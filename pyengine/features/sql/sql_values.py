@@ -22,17 +22,6 @@ import asyncpg
 from pyengine.core.values.sizes import is_large
 from pyengine.errors import EncodeError
 
-__all__ = [
-    "Record",
-    "are_large",
-    "error_fields",
-    "error_of",
-    "read_records",
-    "read_value",
-    "records_json",
-    "value_json",
-]
-
 
 class Record:
     """One row: `row["name"]`, `row[0]`, `dict(row)`; iterating gives the values.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = ["COMMIT", "NEXT_SERVICE", "SERVE", "SERVICES_DUE", "SERVICE_LIMIT", "SQL_STEP"]
-
 COMMIT = Procedure(
     signature=(
         "(worker, execution, id, version, seen, child, name, hash, value, effects jsonb) "

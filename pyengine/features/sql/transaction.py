@@ -39,8 +39,6 @@ from pyengine.errors import EngineError, InvalidRequest
 from pyengine.features.sql.sql_values import Record, read_records, read_value
 from pyengine.features.sql.transaction_log import TransactionLog, transactions_of
 
-__all__ = ["Transaction"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

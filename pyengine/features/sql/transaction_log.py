@@ -28,8 +28,6 @@ from pyengine.core.values.codec import Codec
 from pyengine.errors import Evicted
 from pyengine.features.sql.sql_values import error_of
 
-__all__ = ["TransactionLog", "Transactions", "transactions_of"]
-
 NO_VALUE: Outcome = ("value", None)
 
 

@@ -53,8 +53,6 @@ from pyengine.features.sql.sql_values import are_large, error_fields, records_js
 from pyengine.features.sql.statements import COMMIT
 from pyengine.features.sql.transaction_log import TransactionLog
 
-__all__ = ["Again", "TransactionRunner"]
-
 _IDLE_MS_MAX = 10_000
 _TRIES_MAX = 10
 _EXCUSED_FROM = 3

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = ["CLAIM_APART", "LARGE_TURN"]
-
 CLAIM_APART = Procedure(
     signature=(
         "(worker, queues[], codes[] of hello, digests[], all three as text, rules, want, ttl_ms, "

@@ -21,8 +21,6 @@ from pyengine.core.database.statements.procedures import (
     Procedure,
 )
 
-__all__ = ["LIMIT_S", "limit_s"]
-
 LIMIT_S = 60.0
 """Of all others: journals, queries, statements that may wait for somebody."""
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = ["KEEP"]
-
 KEEP = Procedure(
     signature="(worker, id) -> boolean, true if the run is ready and for that worker only",
     sql="select durable.worker_keep_v1($1, $2)",

@@ -12,21 +12,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = [
-    "BEGIN",
-    "BEGIN_READING",
-    "CLEAN",
-    "CLIENT_SETTINGS",
-    "GATEWAY_SETTINGS",
-    "HOLDERS_OF_TABLES",
-    "IS_ODD",
-    "OWN_WITHIN",
-    "SETTINGS",
-    "SETTINGS_WITHIN",
-    "USER_SETTINGS",
-    "WORKER_SETTINGS",
-]
-
 _TRANSACTIONS = {
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",

@@ -12,8 +12,6 @@ from typing import Any
 
 from pyengine.doors.cli.output import printable
 
-__all__ = ["CallLines"]
-
 _PARTS = {
     "durable.call_v1": "call",
     "durable.call_result_v1": "result of call",

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Column", "cut_ends", "print_columns", "widths"]
-
 GAP = 2
 
 

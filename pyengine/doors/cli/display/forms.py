@@ -27,8 +27,6 @@ from pyengine.errors import InvalidRequest
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Answer", "Display", "Form"]
-
 # codes of terminals: the cursor to the first line; clear the rest of the line, the lines below
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 # no wrapping of long lines, and wrapping again

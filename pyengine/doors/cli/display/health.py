@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pyengine.doors.cli.output import Output
 
-__all__ = ["health", "print_problems"]
-
 
 def health(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
     """Return the rows of ``durable.health``."""

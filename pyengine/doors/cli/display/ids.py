@@ -15,8 +15,6 @@ from pyengine.doors.cli.output import Output, clip, printable
 from pyengine.doors.cli.runs import checked_id
 from pyengine.errors import InvalidRequest
 
-__all__ = ["ELLIPSIS", "cut", "cut_all", "only_beginning", "whole_id", "whole_ids"]
-
 ELLIPSIS = "…"
 CANDIDATES = 8
 _CUT = re.compile(r"(.*?)(?:…|\.\.\.)(.*)", re.DOTALL)

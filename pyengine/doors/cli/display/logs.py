@@ -24,8 +24,6 @@ import typer
 
 from pyengine.doors.cli.output import printable, redact
 
-__all__ = ["LogOptions", "RunLogOptions", "log_uncaught", "log_warnings"]
-
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _COLORS = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "1;31", "CRITICAL": "1;31"}
 _INDENT = "    "

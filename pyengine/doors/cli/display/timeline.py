@@ -19,8 +19,6 @@ from pyengine.doors.cli.output import clip, compact, listed, printable, span
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["JournalEvent", "Line", "error_text", "lines", "show"]
-
 _KINDS = {"TimerScheduled": "Timer", "SignalReceived": "Signal"}
 _KIND_NAMES = {
     "Local": "step",

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Answer"]
-
 _OVERLOADED = frozenset({429, 502, 503, 504})
 _NEVER = frozenset({400, 404, 405, 410})
 

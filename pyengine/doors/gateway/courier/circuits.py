@@ -13,8 +13,6 @@ from math import inf
 
 from pyengine.core.process.backoff import grown
 
-__all__ = ["Circuit", "Circuits"]
-
 _FAILURES = 3
 _FIRST_S = 1.0
 _LONGEST_S = 60.0

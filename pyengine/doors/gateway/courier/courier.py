@@ -29,8 +29,6 @@ from pyengine.doors.gateway.metrics import Metrics
 from pyengine.doors.gateway.poller import Poller
 from pyengine.errors import EngineError
 
-__all__ = ["Courier", "PushLimits"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 _LONGEST_S = 1.0

@@ -19,8 +19,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
-__all__ = ["Forbidden", "Hosts", "is_own", "is_public"]
-
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")

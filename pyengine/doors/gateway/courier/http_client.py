@@ -25,8 +25,6 @@ from pyengine.doors.gateway.courier.hosts import Forbidden, Hosts
 from pyengine.errors import InvalidRequest
 from pyengine.features.http.requests import retry_after_s
 
-__all__ = ["HttpClient", "read_token"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 # what the request itself says; a receiver's own headers change none of it

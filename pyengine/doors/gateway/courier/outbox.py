@@ -19,8 +19,6 @@ from pyengine.doors.gateway.courier.pushes import Offer, Push, Unblock
 from pyengine.doors.gateway.statements.gateway import ACKNOWLEDGE, OFFERS
 from pyengine.features.calls.statements.push import DEFER_OFFERS, DEFER_UNBLOCKS, DUE, EXPIRE, PUSHED_UNBLOCKS
 
-__all__ = ["Outbox"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 _CLAIM_MS = 5_000

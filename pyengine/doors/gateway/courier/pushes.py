@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 
 from pyengine.doors.gateway.streams.frames import execute_message, unblock_message
 
-__all__ = ["Offer", "Push", "Unblock", "shown"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:

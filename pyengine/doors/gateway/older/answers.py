@@ -11,8 +11,6 @@ from starlette.responses import Response
 
 from pyengine.doors.gateway.older.fields import as_json
 
-__all__ = ["error", "joined", "json_response", "reported"]
-
 _CODES = {
     "already resolved": 40301,
     "already rejected": 40302,

@@ -29,8 +29,6 @@ from pyengine.doors.gateway.resources import Resources
 from pyengine.doors.gateway.streams.members import Members
 from pyengine.doors.gateway.tokens import TokenRefused, bearer
 
-__all__ = ["OlderApi"]
-
 Work: TypeAlias = Callable[[Call], Awaitable[Response]]
 
 

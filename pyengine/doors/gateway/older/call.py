@@ -14,8 +14,6 @@ from pyengine.doors.gateway.older.fields import Body
 from pyengine.doors.gateway.permissions import check
 from pyengine.doors.gateway.tokens import Claims
 
-__all__ = ["Call"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

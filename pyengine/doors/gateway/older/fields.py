@@ -12,21 +12,6 @@ import msgspec
 
 from pyengine.doors.gateway.envelope import Refused
 
-__all__ = [
-    "Body",
-    "as_json",
-    "counter",
-    "data",
-    "headers",
-    "instant",
-    "integer",
-    "object_of",
-    "receiver",
-    "receiver_address",
-    "tags_with_target",
-    "text",
-]
-
 Body: TypeAlias = dict[str, Any]
 
 _NEVER_MS = 2**53 - 1

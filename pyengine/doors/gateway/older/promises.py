@@ -18,8 +18,6 @@ from pyengine.doors.gateway.older.fields import Body, as_json
 from pyengine.doors.gateway.resources import Resources
 from pyengine.doors.gateway.statements import older as statements
 
-__all__ = ["Promises"]
-
 _STATES = {"PENDING", "RESOLVED", "REJECTED", "REJECTED_CANCELED", "REJECTED_TIMEDOUT"}
 
 

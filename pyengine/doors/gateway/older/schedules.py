@@ -14,8 +14,6 @@ from pyengine.doors.gateway.older.fields import as_json
 from pyengine.doors.gateway.resources import Resources
 from pyengine.doors.gateway.statements import older as statements
 
-__all__ = ["Schedules"]
-
 
 class Schedules:
     """The endpoints of schedules.

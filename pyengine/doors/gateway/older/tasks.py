@@ -22,8 +22,6 @@ from pyengine.doors.gateway.resources import Resources
 from pyengine.doors.gateway.statements import older as statements
 from pyengine.doors.gateway.streams.members import Members
 
-__all__ = ["Tasks"]
-
 
 class Tasks:
     """The endpoints of tasks.

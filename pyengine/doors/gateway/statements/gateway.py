@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = ["ACKNOWLEDGE", "OFFERS", "RPC", "UNBLOCKS", "claim_of_unblocks"]
-
 RPC = Procedure(
     signature="(request jsonb) -> answer jsonb, both in the protocol's envelope",
     sql="select durable.rpc($1::text::jsonb)::text",

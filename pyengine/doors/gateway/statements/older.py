@@ -10,26 +10,6 @@ from __future__ import annotations
 from pyengine.core.database.statements.procedures import Procedure
 from pyengine.doors.gateway.statements.gateway import claim_of_unblocks
 
-__all__ = [
-    "CALLBACK",
-    "CLAIM",
-    "COMPLETE_TASK",
-    "CREATE",
-    "CREATE_SCHEDULE",
-    "CREATE_WITH_CALLBACK",
-    "CREATE_WITH_TASK",
-    "DELETE_SCHEDULE",
-    "DROP_TASK",
-    "HEARTBEAT",
-    "OLDER_OFFERS",
-    "OLDER_UNBLOCKS",
-    "READ",
-    "READ_SCHEDULE",
-    "SEARCH",
-    "SETTLE",
-    "SUBSCRIBE",
-]
-
 # payloads in the form that older SDKs read
 _ANSWER = "select a.status, a.word, durable._wire_v0(a.promise)::text as promise"
 

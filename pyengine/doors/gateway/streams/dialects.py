@@ -15,8 +15,6 @@ from pyengine.doors.gateway.statements.gateway import OFFERS, UNBLOCKS
 from pyengine.doors.gateway.statements.older import OLDER_OFFERS, OLDER_UNBLOCKS
 from pyengine.doors.gateway.streams.frames import execute_frame, notify_frame, older_frame, unblock_frame
 
-__all__ = ["OLDER", "Dialect", "current"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:

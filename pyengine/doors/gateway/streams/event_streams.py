@@ -26,8 +26,6 @@ from pyengine.doors.gateway.streams.frames import COMMENT, CONNECTED
 from pyengine.doors.gateway.streams.members import Full, Member, Members, Stream, is_routable
 from pyengine.doors.gateway.tokens import TokenRefused, bearer
 
-__all__ = ["EventStreams"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 _HEADERS = [

@@ -9,17 +9,6 @@ from __future__ import annotations
 
 import json
 
-__all__ = [
-    "COMMENT",
-    "CONNECTED",
-    "execute_frame",
-    "execute_message",
-    "notify_frame",
-    "older_frame",
-    "unblock_frame",
-    "unblock_message",
-]
-
 CONNECTED = b": connected\n\n"
 COMMENT = b": \n\n"
 

@@ -22,8 +22,6 @@ from typing import NamedTuple, TypeAlias
 
 from pyengine.doors.gateway.memory import Memory, Share
 
-__all__ = ["Full", "Member", "Members", "Message", "Stream", "is_routable"]
-
 _ADDRESS_BYTES_MAX = 1024
 _MEMBER = re.compile(r"[^/@\s\x00-\x20\x7f]+/[^/\s\x00-\x20\x7f]+")
 _QUEUE_MAX = 256

@@ -17,8 +17,6 @@ from pyengine.doors.gateway.poller import Poller
 from pyengine.doors.gateway.streams.dialects import Dialect
 from pyengine.doors.gateway.streams.members import Members, Message, Stream
 
-__all__ = ["Offers"]
-
 _LONGEST_S = 1.0
 # offers in one transaction, unless there are more members
 _BATCH = 1_000

@@ -25,8 +25,6 @@ from pyengine.doors.gateway.streams.dialects import Dialect
 from pyengine.doors.gateway.streams.members import Member, Members, Message, Stream
 from pyengine.errors import EngineError
 
-__all__ = ["Unblocks"]
-
 logger = logging.getLogger("pyengine.gateway")
 
 _LONGEST_S = 1.0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = ["CALL_INTEGRATE", "CALL_LEASE", "CALL_RELEASE", "CALL_REPORT", "CALL_SWEEP", "RENEW"]
-
 CALL_LEASE = Procedure(
     signature="(worker, adapters[], ttl_ms, most) -> json [documents]",
     sql=(

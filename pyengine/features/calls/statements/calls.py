@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = [
-    "CALL",
-    "CALL_CANCEL",
-    "CALL_RESULT",
-    "CALL_VALUE",
-    "COMMIT_SCOPE",
-    "INPUTS",
-    "OPEN_SCOPE",
-]
-
 CALL = Procedure(
     signature="(function, inputs json, options json, step or null, switch) -> json of what it found",
     sql=(

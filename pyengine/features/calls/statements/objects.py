@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = ["OBJECTS_EXPORT", "OBJECTS_IMPORT", "OPEN_HEAD", "REF_READ"]
-
 OBJECTS_EXPORT = Procedure(
     signature="(ids in hexadecimal digits, ids whose closure the receiver has) -> manifest as text",
     sql=(

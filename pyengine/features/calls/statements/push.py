@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pyengine.core.database.statements.procedures import Procedure
 
-__all__ = ["DEFER_OFFERS", "DEFER_UNBLOCKS", "DUE", "EXPIRE", "PUSHED_UNBLOCKS"]
-
 DUE = Procedure(
     signature="() -> (http address, execute, unblock): whether tasks, and unblocks, are due for it",
     sql="select d.address, d.execute, d.unblock from durable.addresses_due('http') d",
