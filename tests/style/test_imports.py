@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -277,6 +277,24 @@ def test_the_check_of_sql_text_reports() -> None:
     good = 'def f() -> str:\n    """select id from durable.runs"""\n    return "select a run, then read it"\n'
     assert sql_texts(Module(path="pyengine/x.py", text=bad))
     assert not sql_texts(Module(path="pyengine/x.py", text=good))
+
+
+def lists_of_names(package: Iterable[Module]) -> list[str]:
+    """Modules below the hall that list their names; pages of folders may, for they only pass names on."""
+    return [
+        module.path
+        for module in package
+        if module.path.count("/") > 1
+        and not module.path.endswith("/__init__.py")
+        and re.search(r"^__all__\b", module.text, re.MULTILINE)
+    ]
+
+
+def test_only_the_hall_lists_its_names() -> None:
+    """What another module uses has no underscore; a list beside that would be kept by nobody."""
+    assert not lists_of_names(PACKAGE)
+    listed = [Module(path=path, text="__all__ = []\n") for path in ("pyengine/x.py", "pyengine/core/x.py")]
+    assert lists_of_names(listed) == ["pyengine/core/x.py"]
 
 
 def test_the_package_imports_without_drivers_of_tests() -> None:
