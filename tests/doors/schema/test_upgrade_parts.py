@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pyengine.core.process import clock
 from pyengine.doors.admin import logic, migrate, rehearsal
 from pyengine.doors.admin.bundle import write_initial
 from pyengine.doors.admin.migration_locks import Limits, Waiting
@@ -292,6 +293,43 @@ def test_patience_ends(tree: Tree, locked: psycopg.Connection[tuple[object, ...]
     tree.run("select durable.pack('meanwhile')")
     locked.commit()
     assert tree.install().applied == ("0003_expand_boxes_add_colour",)
+
+
+def test_every_install_adopts_an_idle_copy(tree: Tree) -> None:
+    """One that has something to do, and one that has not; so a new installation is where it was made."""
+    tree.write(
+        "sql/logic/core/06_site.sql",
+        "create or replace function durable._adopt_idle_copy() returns void language sql volatile\n"
+        "as $$ insert into durable._boxes (id) select 'adopted ' || count(*) from durable._boxes $$;\n",
+    )
+    adopted = "select count(*) from durable._boxes where id like 'adopted%'"
+    for times in (1, 2):
+        tree.install()
+        assert tree.run(adopted) == [(times,)]
+
+
+def test_each_part_has_its_own_patience(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that waited for nearly all of the time leaves as much to the next one."""
+    passed_s, true = [0.0], clock.monotonic
+    monkeypatch.setattr(clock, "monotonic", lambda: true() + passed_s[0])
+    monkeypatch.setattr(clock, "pause", lambda seconds: passed_s.append(passed_s.pop() + 700))
+    tree.run("create table durable._bags (id text)")
+    for number, table in ((2, "boxes"), (3, "bags")):
+        tree.write(
+            f"migrations/{number:04d}_expand_{table}_add_colour.sql",
+            f"alter table durable._{table} add column colour text;",
+        )
+    holders = {f"durable._{table}": psycopg.connect(tree.dsn) for table in ("boxes", "bags")}
+    for table, holder in holders.items():
+        holder.execute(f"lock table {table} in access share mode".encode())
+    with holders["durable._boxes"], holders["durable._bags"]:
+        report = migrate.migrate(
+            tree.dsn,
+            sources=tree.sources,
+            limits=Limits(wait_s=600),
+            tell=lambda waiting: holders[waiting.relation].commit(),
+        )
+    assert report.applied == ("0002_expand_boxes_add_colour", "0003_expand_bags_add_colour")
 
 
 def test_a_prepared_transaction_is_named(tree: Tree, locked: psycopg.Connection[tuple[object, ...]]) -> None:
