@@ -20,7 +20,7 @@ from pyengine.doors.admin.logic import split
 
 __all__ = ["functions_of"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FIRST = "create or replace function durable._now_ms()"
 
 
