@@ -30,8 +30,8 @@ def functions_of(commit: str) -> str:
     with TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(packed)) as files:
             files.extractall(folder, filter="data")
-        # of the folder where it runs: the code of that commit
-        command = [sys.executable, "-m", "pyengine.doors.admin.bundle"]
+        # the code of that commit, from where it had it
+        command = [sys.executable, "-m", "pyengine.admin.bundle"]
         made = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
     statements = [_without_comments(text) for text, _ in split(made)]
     begin = next(number for number, text in enumerate(statements) if text.startswith(FIRST))
