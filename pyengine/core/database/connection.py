@@ -35,7 +35,6 @@ from pyengine.core.database.error_mapping import (
 )
 from pyengine.core.database.failure_log import CopyLog, OutageLog
 from pyengine.core.database.sessions import DRIVER_ERRORS, clean_session, fit, is_odd, keep_alive, transaction
-from pyengine.core.database.statements.limits import LIMIT_S, limit_s
 from pyengine.core.database.statements.procedures import (
     IN_RECOVERY,
     LEAVE_MARK,
@@ -44,6 +43,7 @@ from pyengine.core.database.statements.procedures import (
     VERSION,
     Procedure,
 )
+from pyengine.core.database.statements.time_limits import LIMIT_S, limit_s
 from pyengine.core.passwords import hidden
 from pyengine.core.process import clock
 from pyengine.core.process.backoff import grown

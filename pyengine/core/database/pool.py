@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from pyengine.core.database.connection import Database, NoConnection, ReconnectingConnection, backoff_s
 from pyengine.core.database.failure_log import FailureLog
-from pyengine.core.database.statements.limits import limit_s
 from pyengine.core.database.statements.procedures import Procedure
+from pyengine.core.database.statements.time_limits import limit_s
 from pyengine.core.process import clock
 from pyengine.core.process.background import Background
 from pyengine.errors import Unavailable

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from pyengine import App, Client, Worker
-from pyengine.core.database.statements.limits import LIMIT_S, limit_s
 from pyengine.core.database.statements.procedures import HEARTBEAT, JOURNAL, START, START_FRESH, TICK, TURN
+from pyengine.core.database.statements.time_limits import LIMIT_S, limit_s
 from pyengine.core.definitions.registry import Workflow
 from pyengine.core.process import clock
 from pyengine.core.process.clock import _SINCE_BOOT
