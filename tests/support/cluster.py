@@ -25,9 +25,6 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from pyengine.doors.admin import migrate
-from pyengine.doors.embedded.server import EmbeddedPostgres
-
 Connection = psycopg.Connection[TupleRow]
 FOLDER = "PYENGINE_TEST_CLUSTER"
 ROLES_LOCK = 4242
@@ -88,6 +85,8 @@ class Cluster:
     def __init__(self, folder: str | None = None) -> None:
         self._own = folder is None and FOLDER not in os.environ
         self.folder = Path(folder or os.environ.get(FOLDER) or make_folder())
+        from pyengine.doors.embedded.server import EmbeddedPostgres
+
         self._embedded = EmbeddedPostgres(self.folder, settings=SETTINGS)
 
     def __enter__(self) -> Self:
@@ -132,6 +131,8 @@ def end_session() -> None:
 
 def install_schema(*, host: str, port: int, user: str, dbname: str, **_: object) -> None:
     """Loader of the template database. Roles belong to the cluster, so workers install in turn."""
+    from pyengine.doors.admin import migrate
+
     dsn = make_conninfo(host=host, port=port, user=user, dbname=dbname)
     with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as turn:
         turn.execute("select pg_advisory_lock(%s)", (ROLES_LOCK,))
@@ -156,11 +157,16 @@ def deadlocks(conn: Connection, dbname: str, *, but: Sequence[int] = ()) -> int:
 
 
 def broken_laws(dsn: str) -> list[tuple[Any, ...]]:
-    """Rows of durable.check(): one for each violated law; none where the test dropped the schema."""
+    """Rows of durable.check() in a database, as `laws_of` finds them."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        if conn.execute("select to_regproc('durable.check')").fetchone() == (None,):
-            return []
-        return conn.execute("select * from durable.check()").fetchall()
+        return laws_of(conn)
+
+
+def laws_of(conn: Connection) -> list[tuple[Any, ...]]:
+    """Rows of durable.check(): one for each violated law; none where there is no such function."""
+    if conn.execute("select to_regproc('durable.check')").fetchone() == (None,):
+        return []
+    return conn.execute("select * from durable.check()").fetchall()
 
 
 def create_database(conn: Connection, name: str, template: str = "template0") -> None:

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from tests.support.clock import SOURCE, Clock
+from tests.support.cluster import laws_of
 from tests.support.verbs import Connection
 
 # a function that a test calls directly plans its statements once, as below an entry point
@@ -43,7 +44,7 @@ class Laboratory:
         conn = self._begun(scene)
         try:
             yield conn
-            broken = conn.execute("select * from durable.check()").fetchall() if lawful else []
+            broken = laws_of(conn) if lawful else []
             assert not broken, "durable.check() after the test:\n" + "\n".join(map(str, broken))
         finally:
             if scene is None:

@@ -8,7 +8,7 @@ import pickle
 import re
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -27,7 +27,6 @@ from pyengine.errors import (
     RemoteError,
     RunFailed,
 )
-from pyengine.features.promises.records import PromiseConflict, PromiseRecord
 from tests.support.tree import ROOT
 
 ran: list[str] = []
@@ -324,27 +323,6 @@ def test_attributes_are_those_that_a_class_declares() -> None:
     }
     with pytest.raises(TypeError, match="StepTimeout has no attribute run_id"):
         errors.StepTimeout("m", run_id="r")
-
-
-def test_a_conflict_over_a_promise_keeps_the_promise() -> None:
-    """The record that the error carries comes back as itself."""
-    now = datetime(2026, 1, 2, tzinfo=UTC)
-    promise = PromiseRecord(
-        id="p",
-        state="PENDING",
-        param_data="1",
-        param_headers={},
-        value_data=None,
-        value_headers={},
-        tags={"a": "b"},
-        timeout=None,
-        created_on=now,
-        completed_on=None,
-        idempotency_key_for_create=None,
-        idempotency_key_for_complete=None,
-    )
-    back = through(PromiseConflict("m", promise=promise))
-    assert isinstance(back, PromiseConflict) and back.promise == promise
 
 
 def test_sqlstates() -> None:

@@ -16,7 +16,6 @@ from tests.support.verbs import (
     ask,
     begin_run,
     cancel,
-    claim,
     code,
     done,
     dump,
@@ -117,19 +116,6 @@ def test_the_single_row_path_equals_the_batch_path(
     assert [task[1] for task in alone["tasks"]] == [id_]
     if is_new is not None:
         assert outcome(NEW, (id_, TTL_MS, code("w"), id_))[0] is is_new
-
-
-def test_a_fork_keeps_plain_claims_away(conn: Connection) -> None:
-    """While there are forks, whose journal is another run's, every run is claimed the batch path."""
-    ask(conn, ("select durable.worker_hello_v1('W', '{default}', '{w}', '{1}', null, '{ab}')", ()))
-    ask(conn, start("r"))
-    with conn.transaction(force_rollback=True):
-        assert ask(conn, (NEW, ("r", TTL_MS, code("w"), "r")))[0] is True
-    held = claim(conn, "W", "default")
-    take_turn(conn, "W", report(held, outcomes=[done(0)]))
-    ask(conn, ("select durable.fork('r', seq => 3)", ()))
-    ask(conn, start("s"))
-    assert ask(conn, (NEW, ("s", TTL_MS, code("w"), "s")))[0] is False
 
 
 def large(conn: Connection, id_: str, size: int) -> None:

@@ -113,7 +113,6 @@ CALLS: dict[str, tuple[Call, list[str]]] = {
     "settle": (settle("x"), ["durable_settled"]),
     "settle_awaited": (settle("y"), ["durable_ready", "durable_settled"]),
     "release": (("select durable.task_release('t', 1)", ()), ["durable_ready"]),
-    "tick": (("select durable.tick()", ()), []),
 }
 
 

@@ -67,16 +67,3 @@ def test_the_last_worker_counts(conn: Connection) -> None:
     assert queue_of(conn, "select durable.start('report')") == "late"
     assert ask(conn, ("select durable.start('report', id => 'r')", ())) == ("r",)
     assert ask(conn, ("select queue from durable.runs", ())) == ("default",)
-
-
-def test_schedules(conn: Connection) -> None:
-    """A schedule takes the queue that is declared when it is made or replaced; the same call finds it."""
-    found = []
-    for queue, replace in (
-        *(("reports", False), ("slow", False), ("slow", True)),
-        *((None, False), (None, True)),
-    ):
-        hello(conn, queue)
-        ask(conn, (SCHEDULE.format(replace), ()))
-        found += ask(conn, ("select queue from durable._schedules", ()))
-    assert found == ["reports", "reports", "slow", "slow", "default"]

@@ -131,17 +131,6 @@ def furnished(conn: Connection) -> Held:
     return begin_run(conn, "r")
 
 
-@pytest.mark.parametrize("mark", ["[", "{"])
-@pytest.mark.parametrize("door", DEEP_DOORS)
-def test_entry_points_refuse_too_deep_payloads(conn: Connection, door: str, mark: str) -> None:
-    """Every door takes JSON of 500 levels, and none takes more."""
-    furnished(conn)
-    text, more = DEEP_DOORS[door]
-    for levels in (501, 900):
-        assert refusal(conn, (text, (nested(levels - more, mark),))) == "WF004"
-    assert refusal(conn, (text, (nested(500 - more, mark),))) == ""
-
-
 def test_text_that_the_server_itself_cannot_read(conn: Connection) -> None:
     """JSON that is deeper than the server's own stack is refused in the same words, as text."""
     furnished(conn)
@@ -203,15 +192,3 @@ TAG_DOORS = {
         "select durable.schedule_create('s', '0 3 * * *', 's.{{.id}}', 9, p_promise_tags => %s)"
     ),
 }
-
-
-@pytest.mark.parametrize("door", TAG_DOORS)
-def test_tags_have_a_limit(conn: Connection, door: str) -> None:
-    """Tags may have 64 KiB together, whatever payloads may have; one byte more is refused by its size."""
-    ask(conn, ("select durable.set_setting('payload_max_bytes', '4000')", ()))
-    with pytest.raises(psycopg.Error) as caught, conn.transaction():
-        conn.execute(TAG_DOORS[door].encode(), (tags(65_537),))
-    assert caught.value.sqlstate == "WF008"
-    assert "65537 bytes, the limit is 65536" in str(caught.value.diag.message_detail)
-    assert refusal(conn, (TAG_DOORS[door], (json.dumps({str(n): "" for n in range(100_000)}),))) == "WF008"
-    assert refusal(conn, (TAG_DOORS[door], (tags(65_536),))) == ""

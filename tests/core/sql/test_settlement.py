@@ -287,14 +287,3 @@ def test_a_run_that_failed_says_how_and_when(conn: Connection, clock: Clock) -> 
         "parent.1": (None, None),
         "well": (None, None),
     }
-
-
-def test_a_failed_run_that_does_not_say_how_is_reported(conn: Connection) -> None:
-    """A settlement that leaves both columns out breaks a law."""
-    held = begin_run(conn, "r")
-    take_turn(conn, "W", report(held, end=fail()))
-    with conn.transaction(force_rollback=True):
-        conn.execute("update durable._promises set failure = null, failed_at = null")
-        assert conn.execute("select law from durable.check()").fetchall() == [
-            ("failed_run_says_how_and_when",)
-        ]

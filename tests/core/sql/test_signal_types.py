@@ -18,7 +18,6 @@ from tests.support.verbs import (
     refusal,
     report,
     send,
-    start,
     take_turn,
 )
 
@@ -191,20 +190,6 @@ def test_a_second_delivery_is_not_checked(conn: Connection) -> None:
     hello(conn, {"go": {"type": "boolean"}})
     assert ask(conn, send("r", "go", "1", key="k"))[:2] == (1, False)
     assert refusal(conn, send("r", "go", "1", key="other")) == "WF004"
-
-
-def test_many_are_refused_one_by_one(conn: Connection) -> None:
-    """signal_many refuses runs whose workflow does not receive the signal, and delivers to the others."""
-    hello(conn, {"approve": {"type": "boolean"}})
-    for id_, workflow in (("a", "w"), ("b", "other"), ("c", "w")):
-        ask(conn, start(id_, workflow=workflow, any_workflow=True))
-    call = "select id, outcome, delivery from durable.signal_many('{a,b,c,d}', %s, payloads => %s::jsonb[])"
-    rows = conn.execute(call, ("approve", ["true", "1", "1", "1"])).fetchall()
-    assert rows == [("a", "done", 1), ("b", "done", 1), ("c", "refused", None), ("d", "not_found", None)]
-    rows = conn.execute(call, ("go", ["true", "1", "1", "1"])).fetchall()
-    assert [row[1] for row in rows] == ["refused", "done", "refused", "not_found"]
-    data = conn.execute("select name, data from durable._signals order by name, execution").fetchall()
-    assert data == [("approve", "true"), ("approve", "1"), ("go", "1")]
 
 
 def test_people_see_them(conn: Connection) -> None:

@@ -282,39 +282,6 @@ def end_at_once(self: StepRunner, effect: StartAttempt) -> None:
         contextvars.copy_context().run(self._execute(effect.run, effect.attempt).send, None)
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_transaction_waits_for_what_comes_before_it(
-    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, at_once: bool
-) -> None:
-    """A transaction that follows a result does not begin before the result is recorded."""
-    if at_once:
-        monkeypatch.setattr(StepRunner, "start_task", end_at_once)
-    app, recorded = App(dsn), list[int]()
-
-    @app.step
-    async def price(n: int) -> int:
-        return n
-
-    @app.workflow
-    async def paying(pays: bool) -> int:
-        found = await price(1)
-        if pays:
-            async with ctx.transaction() as tx:
-                rows = (
-                    "select count(*) from durable._journal where type = 'step_completed' and name = 'price'"
-                )
-                recorded.append(await tx.fetchval(rows))
-        return found
-
-    async def play(client: Any) -> None:
-        for number, pays in enumerate((False, False, True, True)):
-            assert await result(client, "paying", pays, id=f"r{number}") == 1
-
-    with turns() as sent:
-        serve(app, play)
-    assert (1, 0, "complete") in shapes(sent) and recorded == [3, 4]
-
-
 def test_a_result_is_kept_though_the_end_is_refused(dsn: str, conn: Connection) -> None:
     """The database refuses the end of a run: it is set aside with its last result recorded, so whoever
     continues it does not run the step again.

@@ -8,8 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pyengine import App, CompensationFailed, Retry, RunCancelled, RunFailed, ctx
-from pyengine.clients import Client
+from pyengine import App, Retry, RunCancelled, RunFailed, ctx
 from tests.core.worker.test_continue import generations
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -162,44 +161,6 @@ def test_a_child_is_tried_again(dsn: str, conn: Connection) -> None:
 
     assert asyncio.run(main()) == 2
     assert len(history(conn, "r.0")) == 2
-
-
-def test_each_attempt_is_undone_before_the_next(dsn: str, conn: Connection) -> None:
-    """Compensations come before the next attempt; one that fails ends the run at once."""
-    app = App(dsn)
-    done: list[str] = []
-
-    @app.step
-    async def book(room: int) -> None:
-        done.append(f"book {room}")
-
-    @app.step
-    async def give_back(room: int) -> None:
-        done.append(f"give back {room}")
-        if room == 13:
-            raise ValueError("lost the key")
-
-    @app.workflow(retry=SOON)
-    async def stay(room: int) -> str:
-        await book(room)
-        ctx.on_failure(give_back, room)
-        if ctx.attempt < 2:
-            raise Boom("no breakfast")
-        return "slept"
-
-    async def main(client: Client) -> None:
-        assert await (await client.start(stay, 12, id="r")).result(timeout=20) == "slept"
-        assert done == ["book 12", "give back 12", "book 12"]
-        with pytest.raises(RunFailed, match="lost the key") as caught:
-            await (await client.start(stay, 13, id="lost")).result(timeout=20)
-        assert isinstance(caught.value.__cause__, CompensationFailed)
-
-    async def within() -> None:
-        async with app.client() as client, app.worker():
-            await main(client)
-
-    asyncio.run(within())
-    assert len(history(conn, "lost")) == 1
 
 
 def test_app_run_replays_every_attempt(dsn: str) -> None:

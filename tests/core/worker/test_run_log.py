@@ -7,11 +7,12 @@ import itertools
 import logging
 from typing import Any
 
+import psycopg
 import pytest
 
-from pyengine import App, RunFailed, ctx
-from tests.features.worker.test_replay_check import until
+from pyengine import App, Run, RunFailed, ctx
 
+Connection = psycopg.Connection[tuple[object, ...]]
 # each execution of the workflow below takes the next one
 secrets = itertools.count(1)
 
@@ -22,7 +23,18 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(one["level"], one["event"]) for one in records if str(one.get("event")).startswith("run_")]
 
 
-def test_the_life_of_a_run(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+async def until(run: Run[Any], state: str) -> None:
+    """Wait until a run is in this state."""
+    while (await run.get()).state != state:
+        await asyncio.sleep(0.005)
+
+
+def resolve(conn: Connection, id: str) -> None:
+    """Complete a promise from outside."""
+    conn.execute("select durable.resolve(%s, '\"x\"')", (id,))
+
+
+def test_the_life_of_a_run(dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture) -> None:
     """A line at INFO when it begins, suspends, goes on and ends, with run, workflow and queue."""
     caplog.set_level(logging.INFO)
     app = App(dsn)
@@ -35,7 +47,7 @@ def test_the_life_of_a_run(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
         async with app.client() as client, app.worker():
             run = await client.start(waits, id="r")
             await until(run, "waiting")
-            await client.promises.resolve("r.0", "x")
+            resolve(conn, "r.0")
             assert await run == "x"
 
     asyncio.run(main())
@@ -51,7 +63,7 @@ def test_the_life_of_a_run(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     assert (fields["run"], fields["workflow"], fields["queue"]) == ("r", "waits", "shop")
 
 
-def test_a_halt_shows_no_values(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_halt_shows_no_values(dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture) -> None:
     """The problem of a halted run has the inputs of both sides; its record in the log has not."""
     app = App(dsn)
 
@@ -69,7 +81,7 @@ def test_a_halt_shows_no_values(dsn: str, caplog: pytest.LogCaptureFixture) -> N
             run = await client.start(stamps, id="r")
             async with app.worker():
                 await until(run, "waiting")
-            await client.promises.resolve("r.1", "x")
+            resolve(conn, "r.1")
             async with app.worker():
                 await until(run, "halted")
             return (await run.get()).problem

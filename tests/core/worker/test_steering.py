@@ -12,7 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from pyengine import App, Client, Run, RunFilter, ctx
+from pyengine import App, Client, Run, ctx
 from pyengine.core.definitions.signals import Signal
 from pyengine.errors import Conflict, EncodeError, InvalidRequest, NotFound, RunCancelled
 
@@ -394,27 +394,5 @@ def test_why_a_run_waits(dsn: str, conn: Connection) -> None:
         assert cause.details == {"name": "price"}
         with pytest.raises(NotFound, match="near are order-42"):
             await client.why("order-43")
-
-    play(dsn, main)
-
-
-def test_why_many_runs_wait(dsn: str) -> None:
-    """Many are asked about in one query, in the order of the ids; all are grouped by their first cause."""
-
-    async def main(app: App, client: Client) -> None:
-        for id in ("a", "b"):
-            await client.start("price", 1, id=id, delay="2d")
-        found = await client.why_many(["b", "nobody", "a"])
-        assert [(id, one.id, one.cause) for id, (one,) in found.items()] == [
-            ("b", "b", "delayed"),
-            ("nobody", "nobody", "unknown"),
-            ("a", "a", "delayed"),
-        ]
-        assert found["a"] == await client.why("a")
-        assert await client.why_many(RunFilter(workflow="price")) == {"a": found["a"], "b": found["b"]}
-        assert await client.why_many([]) == {}
-        (group,) = await client.why_all()
-        assert (group.cause, group.name, group.runs, group.example) == ("delayed", "price", 2, "a")
-        assert group.sentence == found["a"][0].sentence
 
     play(dsn, main)

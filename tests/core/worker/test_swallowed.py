@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -57,42 +56,3 @@ def test_code_that_swallows_every_cancellation_is_stopped(
     assert swallowed[0] >= REFUSALS_MAX
     (record,) = (one for one in caplog.records if getattr(one, "event", "") == "cancellation_swallowed")
     assert "test_swallowed.py:" in record.getMessage()
-
-
-def test_what_stopped_code_has_done_is_undone(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Its compensations are made, also after their own worker has gone; then the run is cancelled."""
-    app, undone = App(dsn), list[int]()
-    first_tries = asyncio.Event()
-
-    @app.step
-    async def undo(n: int) -> None:
-        if n == 1 and not first_tries.is_set():
-            first_tries.set()
-            await asyncio.sleep(60)
-        undone.append(n)
-
-    @app.workflow
-    async def stubborn() -> None:
-        for n in (1, 2):
-            ctx.on_failure(undo, n)
-        while True:
-            with contextlib.suppress(BaseException):
-                await ctx.gather(ctx.sleep("1h"), ctx.sleep("2h"))
-
-    async def main() -> None:
-        async with app.client() as client:
-            async with app.worker(grace=0):
-                run = await client.start(stubborn)
-                while (await run.get()).state != "waiting":
-                    await asyncio.sleep(0.01)
-                await run.cancel()
-                await first_tries.wait()
-            async with app.worker():
-                with pytest.raises(RunCancelled):
-                    await run.result(timeout=30)
-
-    with caplog.at_level(logging.ERROR, logger="pyengine"):
-        asyncio.run(main())
-    assert undone == [2, 1]
-    # one for each worker that has executed the code
-    assert [getattr(one, "event", "") for one in caplog.records] == ["cancellation_swallowed"] * 2

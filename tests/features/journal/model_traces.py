@@ -4,7 +4,7 @@ it.
 `traces/traces.jsonl.xz` is a copy of what the model's authors made, without what can be derived and without
 the steps after the first that the model took and the rulings refuse: from there on the states part. Where
 the originals lie next to the repository (`../shared/journal-traces`), test_traces.py compares; `python -m
-tests.core.journal.model_traces` writes the copy anew.
+tests.features.journal.model_traces` writes the copy anew.
 """
 
 from __future__ import annotations

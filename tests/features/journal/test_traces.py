@@ -15,8 +15,8 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from tests.core.journal import keeper, model_traces
-from tests.core.journal.model_traces import FAMILIES, ORIGINALS, Step, Trace
+from tests.features.journal import keeper, model_traces
+from tests.features.journal.model_traces import FAMILIES, ORIGINALS, Step, Trace
 from tests.support.clock import Clock
 from tests.support.verbs import Connection
 

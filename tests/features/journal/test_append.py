@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.journal.client_events import (
+from tests.features.journal.client_events import (
     BLOCKED,
     CANCEL,
     CANCELLED,
@@ -32,7 +32,7 @@ from tests.core.journal.client_events import (
     wait,
     wait_signal,
 )
-from tests.core.journal.keeper import append, begin, entries, everything, refused, state, types, unsaid
+from tests.features.journal.keeper import append, begin, entries, everything, refused, state, types, unsaid
 from tests.support.clock import Clock
 from tests.support.verbs import (
     NEVER,

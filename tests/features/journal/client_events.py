@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.journal.keeper import Json
+from tests.features.journal.keeper import Json
 
 ClientEvent = tuple[str, Json]
 

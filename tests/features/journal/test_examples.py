@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.journal.keeper import Json, append, begin, entries, state
+from tests.features.journal.keeper import Json, append, begin, entries, state
 from tests.support.clock import Clock
 from tests.support.verbs import Connection, ask
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.core.journal.client_events import COMPLETED, ClientEvent, external, fired, step, timer, wait
-from tests.core.journal.keeper import Json, append, begin, types
+from tests.features.journal.client_events import COMPLETED, ClientEvent, external, fired, step, timer, wait
+from tests.features.journal.keeper import Json, append, begin, types
 from tests.support.barrier import Player, Stage, Step
 from tests.support.verbs import Connection, ask
 

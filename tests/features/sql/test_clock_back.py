@@ -10,8 +10,8 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.core.journal import client_events as client
-from tests.core.journal.keeper import append, begin
+from tests.features.journal import client_events as client
+from tests.features.journal.keeper import append, begin
 from tests.support.clock import Clock
 from tests.support.hands import laws_of
 from tests.support.stories import KIDS, Command, Story, Wanderer, begin_story, receive

@@ -1,0 +1,147 @@
+"""Law: the core works without features and doors: its tests pass in a copy that has neither.
+
+The copy has the core's code, its SQL and its tests, and a hall of its own (`support/core_hall.py`). With
+`--full` all of them run that need no more than that hall, else a part that takes seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pyengine.core.sources import GROUPS, Sources
+from pyengine.doors.admin import migrate
+from tests.support.cluster import Server, create_database, drop_database
+from tests.support.core_fixtures import TEMPLATE
+from tests.support.tree import ROOT
+
+FOLDERS = ("pyengine/core", "sql/state", "sql/logic/core", "sql/logic/99_entry_points", "migrations")
+# the client's records of runs, which tests ask whether a run has ended, come from these views, and the core's
+# SQL calls none of them; `core_hall.sql` stands for the functions of features that they name
+READ = (
+    "sql/logic/doors/90_read/05_waits.sql",
+    "sql/logic/doors/90_read/10_views.sql",
+    "sql/logic/doors/90_read/12_replay_check.sql",
+)
+FILES = ("pyengine/__init__.py", "pyengine/errors.py", "pyengine/py.typed", "tests/conftest.py", *READ)
+# helpers of the tests, which import nothing of the package, and a page that a test reads
+HELPERS = (
+    "tests/support",
+    "tests/style/lint",
+    "tests/system/crash/processes.py",
+    "tests/system/failover/cable.py",
+    "docs/explanation/how-a-run-travels.md",
+)
+HALL = {
+    "tests/support/core_hall.py": "pyengine/app.py",
+    "tests/support/core_hall.sql": "sql/logic/features/10_hall.sql",
+    "tests/support/core_fixtures.py": "tests/core/conftest.py",
+}
+DOORS_OF_HALL = {"clients": "Client", "context": "ctx"}
+FEW = (
+    *("replay", "sql/test_start.py", "sql/test_turn.py", "sql/test_signals.py", "worker/test_children.py"),
+    *("worker/test_dispatcher.py", "worker/test_gather.py"),
+)
+# files of workers with tests that still ask for more than the core: `App.run` with its replay and its
+# commands, an app as a program, `ctx.attempt`, transactions and progress, forks, reasons, pages
+NOT_ALONE = (
+    *("early", "exhausted", "extensions", "faults", "goodbye", "held", "hello", "lease_terms", "long_lives"),
+    *("run_attempts", "run_invariants", "run_table", "steering", "trouble", "ways"),
+)
+LEAST_OF_FEW, LEAST_OF_ALL = 1000, 2800
+SETTINGS = """
+[pytest]
+pythonpath = .
+addopts = --strict-markers --import-mode=importlib -p no:asyncio -p no:anyio -p no:cacheprovider
+filterwarnings =
+    error::pytest.PytestUnraisableExceptionWarning
+    error::pytest.PytestUnhandledThreadExceptionWarning
+markers =
+    full
+    fast
+    unlawful
+    circles
+    new_database
+    session
+"""
+
+
+def lay(folder: Path, path: str, to: str | None = None) -> None:
+    """Copy a file or a folder of this repository."""
+    target = folder / (to or path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if (ROOT / path).is_dir():
+        shutil.copytree(ROOT / path, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(ROOT / path, target)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A house that has nothing but the core, and its tests."""
+    for path in (*FOLDERS, *FILES, *HELPERS, "tests/core"):
+        lay(tmp_path, path)
+    for path, to in HALL.items():
+        lay(tmp_path, path, to)
+    for module, name in DOORS_OF_HALL.items():
+        (tmp_path / f"pyengine/{module}.py").write_text(f"from pyengine.app import {name} as {name}\n")
+    (tmp_path / "pytest.ini").write_text(SETTINGS)
+    assert not any((tmp_path / "pyengine" / group).exists() for group in GROUPS[1:])
+    return tmp_path
+
+
+@pytest.fixture
+def prepared(house: Path, quiet: Server) -> Iterator[str]:
+    """URL of a database with the SQL of that house, on a server of its own."""
+    with psycopg.connect(quiet.dsn(quiet.maintenance_dbname), autocommit=True) as conn:
+        create_database(conn, "core")
+        migrate.install(
+            quiet.dsn("core"), sources=Sources(sql=house / "sql", migrations=house / "migrations")
+        )
+        yield quiet.dsn("core")
+        drop_database(conn, "core")
+
+
+def run_tests(house: Path, prepared: str, *which: str) -> tuple[int, str]:
+    """Run tests of the house in a process of their own: how many passed, and what they told."""
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", "pytest.ini", *which]
+    ended = subprocess.run(
+        command,
+        cwd=house,
+        env={**os.environ, TEMPLATE: prepared, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = ended.stdout[-20_000:] + ended.stderr[-5_000:]
+    passed = re.search(r"(\d+) passed", told)
+    return int(passed[1]) if ended.returncode == 0 and passed else 0, told
+
+
+def test_the_tests_of_the_core_pass_alone(house: Path, prepared: str, request: pytest.FixtureRequest) -> None:
+    """No module, function or view of a feature or a door is missed."""
+    is_full = request.config.getoption("--full")
+    which = [f"tests/core/{name}" for name in FEW]
+    if is_full:
+        files = (house / "tests/core/worker").glob("test_*.py")
+        alone = sorted(file.name for file in files if file.stem.removeprefix("test_") not in NOT_ALONE)
+        which = ["tests/core/replay", "tests/core/sql", *(f"tests/core/worker/{name}" for name in alone)]
+    passed, told = run_tests(house, prepared, *which)
+    print(f"{passed} tests of {', '.join(which)}")
+    assert passed >= (LEAST_OF_ALL if is_full else LEAST_OF_FEW), told
+
+
+def test_a_core_that_needs_a_feature_fails(house: Path, prepared: str) -> None:
+    """Self-test: a module of the core that imports one breaks the tests that use it."""
+    module = house / "pyengine/core/loop/futures.py"
+    module.write_text(module.read_text() + "\nimport pyengine.features.checks.names\n")
+    passed, told = run_tests(house, prepared, "tests/core/replay/test_loop.py")
+    assert passed == 0 and "No module named 'pyengine.features'" in told
