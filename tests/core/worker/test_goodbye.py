@@ -41,6 +41,7 @@ def left(conn: Connection) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.session("sessions are counted")
 @pytest.mark.parametrize("kind", ["worker", "adapter worker"])
 def test_a_hello_under_way_is_no_last_word(kind: str, dsn: str, conn: Connection) -> None:
     """A worker that stops while it says hello, or shows that it is there, is not registered after it."""
@@ -72,6 +73,7 @@ async def writes(conn: Connection) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.session("sessions are counted")
 def test_a_start_that_is_given_up_leaves_nothing(dsn: str, conn: Connection) -> None:
     """It was cancelled while its hello was on its way."""
     conn.execute(SLOW.format("insert"))
@@ -100,6 +102,7 @@ def test_a_start_that_is_given_up_leaves_nothing(dsn: str, conn: Connection) -> 
     assert left(conn) == []
 
 
+@pytest.mark.session("sessions are counted")
 def test_a_part_that_failed_keeps_nothing_back(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

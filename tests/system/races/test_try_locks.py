@@ -402,6 +402,7 @@ def test_engine_sessions_are_not_reported_as_blockers(dsn: str, conn: Connection
     assert ask(conn, ("select blocked from durable._workers", ())) == ([],)
 
 
+@pytest.mark.session("logs in with a role of its own")
 def test_what_a_role_may_not_see_is_said_to_be_hidden(dsn: str, conn: Connection) -> None:
     """The session of another role that holds a run or a row of workflows is told to a plain role without its
     age, which is -1 and not 0: a worker takes it for one that may have held them for long.
