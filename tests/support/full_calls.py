@@ -1,4 +1,4 @@
-"""Tables full of calls, and the calls of functions that are made on them: for tests/core/sql/test_plans.py.
+"""Tables full of calls, and the calls of functions that are made on them: for `features/sql/test_plans.py`.
 
 Rows are lawful one by one, and not together: nobody asks durable.check() for them.
 """
