@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 
 _FORKS = get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    [f"pyengine.{name}" for name in ("app", "app_runtime", "development", "sync", "worker.worker")]
-    + ["pyengine.doors.embedded.server", "uvloop"]
+    [f"pyengine.{name}" for name in ("app", "app_runtime", "sync", "core.worker.worker")]
+    + ["pyengine.features.checks.development", "pyengine.doors.embedded.server", "uvloop"]
 )
 _WAIT_S = 90.0
 

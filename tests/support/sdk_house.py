@@ -34,7 +34,7 @@ from tests.support.verbs import Connection
 
 __all__ = ["LANGUAGES", "LONG_SCENES", "OLDER", "SCENES", "SDKS", "UNSETTLED", "WAIT_S", "House", "Program"]
 
-PROGRAMS = ROOT / "tests" / "protocol" / "sdks"
+PROGRAMS = ROOT / "tests" / "doors" / "protocol" / "sdks"
 WAIT_S = 120.0
 LANGUAGES = ("python", "typescript")
 OLDER = ("older-python", "older-typescript")

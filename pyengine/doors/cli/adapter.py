@@ -1,6 +1,6 @@
 """``pyengine adapter worker|check``: run a worker that polls adapters, and check an adapter.
 
-Lives here: their options and their output. May not: polls and checks (``pyengine.calls``).
+Lives here: their options and their output. May not: polls and checks (``pyengine.features.calls``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Commands about the database: ``pyengine db init|migrate|adopt|status|set|purge|psql``, and the facade.
 
-Lives here: their options and their output. May not: contain SQL (``admin/queries.py``, ``pyengine.admin``).
+Lives here: their options and their output. May not: contain SQL (``admin/queries.py``, ``doors.admin``).
 """
 
 from __future__ import annotations

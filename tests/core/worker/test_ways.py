@@ -1,4 +1,4 @@
-"""Law: the ways in the page of `pyengine.worker` are those that a run takes, stop by stop."""
+"""Law: the ways in the page of `pyengine.core.worker` are those that a run takes, stop by stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOPS = {"TurnLoop.send", "TurnLoop.apply"}
 def ways() -> list[list[tuple[str, str, str]]]:
     """The lists of the page: module, class and function of each stop."""
     found: list[list[tuple[str, str, str]]] = []
-    for number, *stop in STOP.findall(inspect.getdoc(pyengine.worker) or ""):
+    for number, *stop in STOP.findall(inspect.getdoc(pyengine.core.worker) or ""):
         if number == "1":
             found.append([])
         found[-1].append((stop[0], stop[1], stop[2]))

@@ -185,7 +185,7 @@ def plain_user() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     for chosen in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}", "/usr/bin/python3"):
         try:
-            if run("import pyengine.embedded", python=chosen).returncode == 0:
+            if run("import pyengine.doors.embedded", python=chosen).returncode == 0:
                 return run
         except OSError:
             continue

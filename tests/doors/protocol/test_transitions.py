@@ -21,7 +21,7 @@ from tests.support.laboratory import Laboratory
 from tests.support.steps import steps, task_edges
 from tests.support.verbs import Connection, ask, create, park, settle, take
 
-CHECK = Path(__file__).parents[3] / "sql" / "logic" / "95_check/10_check.sql"
+CHECK = Path(__file__).parents[3] / "sql/logic/doors/95_check/10_check.sql"
 NOW = 1_800_000_000_000
 DAY = 86_400_000
 G = "poll://any@g"

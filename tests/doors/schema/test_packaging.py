@@ -44,9 +44,14 @@ def test_the_wheel_says_the_version_of_the_code(installed: Distribution) -> None
 
 
 def test_the_sources_are_found() -> None:
-    """State, logic and migrations are there, in the order of their numbers."""
+    """State, logic and migrations are there, in the order of their numbers; logic group by group."""
     here = sources.found()
-    for paths in (here.state_files(), here.logic_files()):
+    logic = here.logic_files()
+    groups = [path.relative_to(here.sql / "logic").parts[0] for path in logic]
+    places = (*sources.GROUPS, sources.LAST)
+    assert sorted(set(groups)) == sorted(places)
+    assert groups == sorted(groups, key=places.index)
+    for paths in (here.state_files(), *([p for p in logic if each in p.parts] for each in places)):
         assert paths
         assert list(paths) == sorted(paths)
     assert here.migration_steps()[0].name == "0001_initial"

@@ -297,15 +297,15 @@ def test_calls_belong_into_workflows() -> None:
 
 
 def test_an_app_without_such_calls_imports_none_of_it() -> None:
-    """Neither does a worker."""
+    """But their part of `ctx`; neither does a worker."""
     code = (
         "import sys, pyengine, pyengine.app, pyengine.core.worker.worker, pyengine.context;"
-        "print([name for name in sys.modules if name.startswith('pyengine.calls')])"
+        "print([name for name in sys.modules if name.startswith('pyengine.features.calls')])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "['pyengine.features.calls', 'pyengine.features.calls.context']"
 
 
 SAMPLE = """

@@ -17,6 +17,7 @@ import pytest
 
 from pyengine import App, DeterminismWarning, ctx
 from pyengine.errors import EncodeError, InvalidRequest, NotFound, RunFailed
+from pyengine.features.checks.unawaited import UNAWAITED
 from tests.core.replay.memory_run import MemoryRun, ship, workflow
 from tests.features.worker.test_not_deterministic import halted, stamping
 from tests.system.mistakes.places import line_of
@@ -76,7 +77,9 @@ def test_row_04_a_dict_for_a_dataclass(dsn: str) -> None:
     )
 
 
-def test_row_08_a_wait_that_nothing_refers_to(caplog: pytest.LogCaptureFixture) -> None:
+def test_row_08_a_wait_that_nothing_refers_to(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A receive with a limit, lanes and waits for several are told when the run suspends, and not again at
     its end; nothing is told of one that a variable still has."""
 
@@ -95,6 +98,7 @@ def test_row_08_a_wait_that_nothing_refers_to(caplog: pytest.LogCaptureFixture) 
         await ctx.promise(str)
         return [await receive, *[await one for one in waits], await lanes]
 
+    monkeypatch.setattr(MemoryRun, "unawaited", UNAWAITED)
     MemoryRun(workflow(awaits_later))
     assert caplog.records == []
     run = MemoryRun(workflow(forgets))
