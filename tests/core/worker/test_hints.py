@@ -149,15 +149,16 @@ def test_a_hint_of_another_process_saves_one(
             heard.clear()
             # waits for the end of the pause
             process.send("durable_ready")
+            own = await database.connect("client")
             if by_another:
                 conn.execute("select durable.hint_v1(true, true)")
             else:
-                own = await database.connect("client")
                 await own.execute("select durable.hint_v1(true, true)")
-                await own.close()
             async with asyncio.timeout(20):
                 while len(heard) < 2:
                     await asyncio.sleep(0.01)
+            # only now: the hint of a session that is gone is taken for that of another process
+            await own.close()
             return "durable_ready" in process._pending
         finally:
             await process.stop()
