@@ -25,7 +25,7 @@ SCHEMA = "durable"
 FACADE = "resonate"
 # the core, what hangs on it, and the ways in
 GROUPS = ("core", "features", "doors")
-# rights on what is there then
+# settings and rights of all entry points, so it comes after them
 LAST = "99_entry_points"
 
 _NUMBERED = re.compile(r"^(\d{2,})_[a-z0-9_]+$")

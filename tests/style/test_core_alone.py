@@ -57,6 +57,8 @@ NOT_ALONE = (
     *("run_attempts", "run_invariants", "run_table", "steering", "trouble", "ways"),
 )
 LEAST_OF_FEW, LEAST_OF_ALL = 1000, 2800
+# a run that hangs ends, and its test fails
+WAIT_S = 1800
 SETTINGS = """
 [pytest]
 pythonpath = .
@@ -120,6 +122,7 @@ def run_tests(house: Path, prepared: str, *which: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         check=False,
+        timeout=WAIT_S,
     )
     told = ended.stdout[-20_000:] + ended.stderr[-5_000:]
     passed = re.search(r"(\d+) passed", told)

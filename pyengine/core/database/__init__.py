@@ -1,4 +1,4 @@
-"""How this package reaches PostgreSQL: connections, pools, notifications, errors, and every SQL text.
+"""How this package reaches PostgreSQL: connections, pools, notifications, errors, and SQL texts of the core.
 
 Lives here: everything that the client and the worker share to reach the database. May not: the meaning of an
 answer. The folders of workflows and of replay come before this one, so they cannot import a connection.

@@ -95,8 +95,8 @@ class _NoServices:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The parts of a worker that what executes for a feature may use.
+class WorkerResources:
+    """Resources that a worker shares with the runners of features.
 
     Args:
         links: connections for functions and transactions of users; who finds none free waits.
@@ -130,7 +130,7 @@ class StepsInSql(Protocol):
 
 
 class _NoStepsInSql:
-    def __init__(self, given: Given) -> None: ...
+    def __init__(self, resources: WorkerResources) -> None: ...
 
     async def run(self, run: LeasedRun, attempt: Attempt) -> Event | None:
         raise InvalidRequest(f"step {attempt.call.name} is in SQL, which this worker does not execute")
@@ -153,8 +153,8 @@ class Requests(Protocol):
 
 
 class _NoRequests:
-    def __init__(self, given: Given) -> None:
-        self._post = given.post
+    def __init__(self, resources: WorkerResources) -> None:
+        self._post = resources.post
 
     def execute(self, effect: Execute) -> None:
         self._post(TransactionFailed(effect.run, effect.ask, "this worker executes no transactions"))
@@ -180,8 +180,8 @@ class Extensions:
 
     declarations: Callable[[ConnectionPool], Declarations] = _NothingDeclared
     services: Callable[[ConnectionPool, Callable[[Served], None]], Services] = _NoServices
-    steps_in_sql: Callable[[Given], StepsInSql] = _NoStepsInSql
-    requests: Callable[[Given], Requests] = _NoRequests
+    steps_in_sql: Callable[[WorkerResources], StepsInSql] = _NoStepsInSql
+    requests: Callable[[WorkerResources], Requests] = _NoRequests
     shared: tuple[tuple[ContextVar[Any], Any], ...] = ()
     unawaited: UnawaitedCalls = NO_SEARCH
 

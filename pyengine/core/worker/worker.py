@@ -48,7 +48,7 @@ from pyengine.core.worker.effects import (
     StartAttempt,
 )
 from pyengine.core.worker.events import AttemptRunsLong, Closed, Draining, LeasesLost, Stopping
-from pyengine.core.worker.extensions import Extensions, Given, Served, extensions_of
+from pyengine.core.worker.extensions import Extensions, Served, WorkerResources, extensions_of
 from pyengine.core.worker.handoff import Handoff
 from pyengine.core.worker.journal_poller import JournalFetcher, JournalPoller
 from pyengine.core.worker.lease_heartbeat import (
@@ -225,7 +225,7 @@ class Worker(Registered):
             self._side, self.id, ticked=self._did_tick, services=self._services.record_due, blocked=blocked
         )
         tasks, values = self._background, self._values
-        given = Given(self._work, self.id, codec, slots, post, background=tasks, values=values)
+        resources = WorkerResources(self._work, self.id, codec, slots, post, background=tasks, values=values)
         self._steps = StepRunner(
             self._loop,
             codec=codec,
@@ -234,12 +234,12 @@ class Worker(Registered):
             threads=self._threads,
             post=post,
             failed=self.fail,
-            in_sql=self._extensions.steps_in_sql(given).run,
+            in_sql=self._extensions.steps_in_sql(resources).run,
             slots=slots,
             terms=terms,
             values=self._values,
         )
-        self._requests = self._extensions.requests(given)
+        self._requests = self._extensions.requests(resources)
         self._fetcher = JournalFetcher(self._side, self.id, terms, post, background=tasks, values=values)
         self._poller = JournalPoller(leased, post)
         longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S

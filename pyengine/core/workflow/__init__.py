@@ -1,6 +1,6 @@
-"""`ctx`: the interface of the engine for workflow code.
+"""The core of `ctx`, the interface of the engine for workflow code.
 
-Lives here: the surface of `ctx`, the handles that it returns, and HTTP requests as steps. May not: an
+Lives here: `CoreContext` and the handles that it returns; the hall adds the parts of features. May not: an
 implementation of a wait or a call; each is one call of the `WorkflowRuntime` of the run
 (definitions/current_run.py).
 

@@ -1,7 +1,6 @@
 """``pyengine why``: why runs wait, one sentence for each cause.
 
-Lives here: its options and its output. May not: contain SQL, or find a cause; the database
-does.
+Lives here: its options and its output. May not: contain SQL, or find a cause; the database does.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from pyengine.doors.embedded.binaries import (
 )
 from pyengine.errors import EmbeddedPostgresError
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("pyengine.embedded.postmaster")
 
 ELSEWHERE = (
     "choose another folder with PYENGINE_DATA_DIR (or --data-dir), "

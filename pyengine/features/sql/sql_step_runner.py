@@ -24,7 +24,7 @@ from pyengine.core.protocol.turn import decode_journal
 from pyengine.core.values.sizes import is_large
 from pyengine.core.worker.attempts import Attempt
 from pyengine.core.worker.events import AttemptDeferred, AttemptStale, Event, JournalWritten, LeasesLost
-from pyengine.core.worker.extensions import Given
+from pyengine.core.worker.extensions import WorkerResources
 from pyengine.core.worker.run_state import LeasedRun
 from pyengine.core.worker.step_runner import too_long
 from pyengine.errors import EngineError, NotAdopted, Unavailable, passes
@@ -54,14 +54,14 @@ class SqlStepRunner:
     """Executes attempts of steps in SQL.
 
     Args:
-        given: parts of its worker.
+        resources: parts of its worker.
     """
 
-    def __init__(self, given: Given) -> None:
-        self._worker = given.worker
-        self._slots = given.slots
-        self._links = given.links
-        self._values = given.values
+    def __init__(self, resources: WorkerResources) -> None:
+        self._worker = resources.worker
+        self._slots = resources.slots
+        self._links = resources.links
+        self._values = resources.values
 
     async def run(self, run: LeasedRun, attempt: Attempt) -> Event | None:
         """Execute an attempt, and return the event that ends it; None if it is not wanted any more.

@@ -37,7 +37,7 @@ from pyengine.core.worker.events import (
     TransactionDeferred,
     TransactionFailed,
 )
-from pyengine.core.worker.extensions import Given
+from pyengine.core.worker.extensions import WorkerResources
 from pyengine.core.worker.run_state import LeasedRun
 from pyengine.errors import (
     EncodeError,
@@ -118,18 +118,18 @@ class TransactionRunner:
     """Executes what transactions ask for.
 
     Args:
-        given: parts of its worker.
+        resources: parts of its worker.
     """
 
-    def __init__(self, given: Given) -> None:
-        self._worker = given.worker
-        self._codec = given.codec
-        self._slots = given.slots
-        self._links = given.links
-        self._post = given.post
+    def __init__(self, resources: WorkerResources) -> None:
+        self._worker = resources.worker
+        self._codec = resources.codec
+        self._slots = resources.slots
+        self._links = resources.links
+        self._post = resources.post
         self._sessions: dict[LeasedRun, _Session] = {}
-        self._background = given.background
-        self._values = given.values
+        self._background = resources.background
+        self._values = resources.values
         self._tasks: set[asyncio.Task[None]] = set()
 
     def execute(self, effect: Execute) -> None:

@@ -10,16 +10,16 @@ import pytest
 from pyengine.core.protocol.commands import Halt
 from pyengine.core.worker.effects import Execute
 from pyengine.core.worker.events import Event
-from pyengine.core.worker.extensions import Extensions, Given
+from pyengine.core.worker.extensions import Extensions, WorkerResources
 from pyengine.core.worker.run_state import Live
 from pyengine.errors import InvalidRequest
 from tests.core.worker.run_stage import Stage
 
 
-def given(posted: list[Event]) -> Given:
+def resources(posted: list[Event]) -> WorkerResources:
     """Parts of a worker, of which only the events are looked at."""
     nothing: Any = None
-    return Given(nothing, "w", nothing, nothing, posted.append, nothing, nothing)
+    return WorkerResources(nothing, "w", nothing, nothing, posted.append, nothing, nothing)
 
 
 def test_a_transaction_halts_its_run() -> None:
@@ -29,7 +29,7 @@ def test_a_transaction_halts_its_run() -> None:
     run = stage.claim("paying")
     (effect,) = stage.turn(run)
     assert isinstance(effect, Execute)
-    Extensions().requests(given(posted)).execute(effect)
+    Extensions().requests(resources(posted)).execute(effect)
     (event,) = posted
     stage.post(event)
     assert isinstance(run.phase, Live) and isinstance(run.phase.end, Halt)
@@ -41,4 +41,4 @@ def test_a_step_in_sql_is_refused() -> None:
     stage = Stage()
     run = stage.claim("steps")
     with pytest.raises(InvalidRequest, match="in SQL, which this worker does not execute"):
-        asyncio.run(Extensions().steps_in_sql(given([])).run(run, stage.attempt(run, 0)))
+        asyncio.run(Extensions().steps_in_sql(resources([])).run(run, stage.attempt(run, 0)))

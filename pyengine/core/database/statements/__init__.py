@@ -1,7 +1,7 @@
-"""Every SQL text of workers and clients, and nothing else.
+"""Every SQL text of the core of workers and clients, and nothing else.
 
 Lives here: one record for each statement: its name, its parameters and its text. May not: a connection, a
-value.
+value. Features and doors have texts of their own, in modules of this name.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 -- Tombstones: ids that were removed are not used again. Every entry point that creates an object under a given id calls this
--- check. Retention itself stands in 75_time.
+-- check. Retention itself stands in 87_retention.
 
 create or replace function durable._check_removed(
   p_ids text[], p_workflow text default null, p_tenant text default null, p_keys text[] default null)

@@ -1,5 +1,5 @@
--- Schedules of the older API: those of 75_time in their older form. Description, tags of the schedule itself and its idempotency
--- key are not kept: the same schedule again is the same request, another one of that id is refused.
+-- Schedules of the older API: those of 75_schedules in their older form. Description, tags of the schedule itself and its
+-- idempotency key are not kept: the same schedule again is the same request, another one of that id is refused.
 
 create or replace function durable._schedule_v0(p_schedule durable.schedule_record)
 returns jsonb language sql immutable
