@@ -44,6 +44,12 @@ class PollSchedule:
         self._steps = 0
         self.at = min(self.at, now) if self.at else now
 
+    def is_hinted(self, now: float) -> bool:
+        """Whether a poll is due because of a hint, or because the last one left rows; not as one of those
+        that follow to be sure.
+        """
+        return self._steps == 0 and self.at <= now
+
     def poll_within(self, now: float, pause_s: float) -> None:
         """Poll after that pause at the latest: a row was not available just now."""
         self.at = min(self.at, now + pause_s)

@@ -57,7 +57,7 @@ class Handoff:
         self._background = background
         self._handle: clock.Timer | None = None
         self._registering: asyncio.Task[None] | None = None
-        self._again_s = self._believed_until_s = 0.0
+        self._again_s = self._believed_until_s = self._row_at_s = 0.0
         self._used = self._used_before = self._vain = 0
         self._ended = self._idle = self._full = False
 
@@ -86,9 +86,16 @@ class Handoff:
         return _FOR_MS
 
     def idle_with_turn(self, *, registered: bool) -> None:
-        """Note the answer to that turn."""
+        """Note the answer to that turn. A turn only renews the row of a worker: where there is none yet,
+        and the worker never rests, it is written beside the turns.
+        """
+        now_s = clock.monotonic()
         if registered:
             self._renew_later(self._used_before)
+        elif now_s >= self._row_at_s and self._registering is None and not self._ended:
+            self._vain += 1
+            self._row_at_s = now_s + grown(_AFTER_S, _AFTER_MAX_S, self._vain)
+            self._registering = self._background.start(self._send(_FOR_MS))
 
     def used(self) -> None:
         """A run was handed over, which ends the registration."""

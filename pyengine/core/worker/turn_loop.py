@@ -209,7 +209,7 @@ class TurnLoop:
         """For how long this turn registers the worker as idle: only if it ends the one run here."""
         alone = want < 1 and len(reports) == 1 and reports[0].end is not None
         # one answer is still being worked through: the one that brought the run
-        idle = self._poll.at > now_s and not self._reports and len(self._answers) < 2
+        idle = not (self._poll.is_hinted(now_s) or self._reports) and len(self._answers) < 2
         return self._parts.handoff.may_register() if alone and idle and self._free() > 0 else 0
 
     async def finish(self) -> None:

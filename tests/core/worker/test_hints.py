@@ -31,6 +31,19 @@ def pauses(looks: PollSchedule, now: float, count: int) -> list[float]:
     return found
 
 
+def test_polls_that_follow_to_be_sure_are_told_from_hints() -> None:
+    """A turn that ends a run registers its worker as idle although one of them is due; a hint, or rows that
+    the last poll left, come first.
+    """
+    looks = PollSchedule(longest_s=5.0)
+    looks.hinted(100.0)
+    assert looks.is_hinted(100.0)
+    looks.polled(100.0, found=True)
+    assert (looks.is_hinted(looks.at), looks.at) == (False, 100.005)
+    looks.hinted(100.002)
+    assert looks.is_hinted(100.002)
+
+
 def test_polls_after_a_hint_are_frequent_and_then_slow_down() -> None:
     """At once, after 5, 20, 30, 80, 320 ms and 1 s, then with pauses that grow to the longest one and stay
     there. The fourth look comes soon after SQL may hint again, which is after 50 ms.
@@ -201,6 +214,7 @@ def test_a_single_run_takes_four_statements(
             return list(said)
 
     monkeypatch.setattr(Handoff, "idle", lambda self: None)
+    monkeypatch.setattr(Handoff, "may_register", lambda self: 0)
     # on a machine that stops for some milliseconds somebody would look again meanwhile
     monkeypatch.setattr(poll_schedule, "_AFTER_HINT_S", (0.0, 30.0, 30.0))
     for _ in range(20):
