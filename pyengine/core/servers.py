@@ -1,10 +1,11 @@
 """The servers that a database URL names, for a database that moves from one to another.
 
 Lives here: `Servers`, which makes a URL for each server and knows which one served last; `libpq_url`, the
-same choice for libpq; `is_standby`. May not: connecting. Design: a standby takes over when the primary fails,
-so a URL may name both. Each server is tried alone, with a time limit of its own, because a machine that is
-switched off does not answer at all, and the next one must still get its turn. A standby only reads, so of
-several servers the primary is meant, unless the URL has `target_session_attrs`.
+same choice for libpq; `is_standby`. May not: connecting, or the meaning of parameters (url_parameters.py).
+Design: a standby takes over when the primary fails, so a URL may name both. Each server is tried alone, with
+a time limit of its own, because a machine that is switched off does not answer at all, and the next one must
+still get its turn. A standby only reads, so of several servers the primary is meant, unless the URL has
+`target_session_attrs`.
 """
 
 from __future__ import annotations
@@ -12,17 +13,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from pyengine.core.url_parameters import asyncpg_pairs, pairs_of
+
 _ATTRIBUTES = "target_session_attrs"
 _PREFER_STANDBY = "prefer-standby"
 _ALONE_S = 10.0
 _AMONG_OTHERS_S = 4.0
-# asyncpg would send them to the server as settings; it keeps connections alive by settings of ours
-_ONLY_LIBPQ = frozenset(
-    {
-        *("connect_timeout", "load_balance_hosts", "tcp_user_timeout"),
-        *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
-    }
-)
 
 
 class Servers:
@@ -30,6 +26,9 @@ class Servers:
 
     Args:
         dsn: the URL; it names one server or several.
+
+    Raises:
+        InvalidRequest: it has a parameter that not every driver heeds.
 
     Attributes:
         several: whether there are several.
@@ -39,7 +38,7 @@ class Servers:
 
     def __init__(self, dsn: str) -> None:
         head, _, query = dsn.partition("?")
-        pairs = [part.partition("=")[::2] for part in query.split("&") if part]
+        pairs = pairs_of(query)
         given = dict(pairs)
         addresses = _addresses(head, given)
         self.several = len(addresses) > 1
@@ -49,7 +48,7 @@ class Servers:
         default_s = _AMONG_OTHERS_S if self.several else _ALONE_S
         # libpq takes 0 for no limit, and no less than 2 s
         self.timeout_s = max(2.0, float(limit)) if limit.isdigit() and int(limit) else default_s
-        kept = [(name, value) for name, value in pairs if name not in _ONLY_LIBPQ]
+        kept = asyncpg_pairs(pairs)
         self._ordered = kind == _PREFER_STANDBY
         kinds = ("standby", "any") if self._ordered else (None,)
         self._urls: tuple[str, ...] = (_url(head, kept),)
@@ -67,7 +66,11 @@ class Servers:
 
 
 def libpq_url(dsn: str) -> str:
-    """Return a URL for libpq that asks for the primary if it names several servers and no kind."""
+    """Return a URL for libpq that asks for the primary if it names several servers and no kind.
+
+    Raises:
+        InvalidRequest: it has a parameter that not every driver heeds.
+    """
     if "://" not in dsn or not Servers(dsn).means_primary:
         return dsn
     return f"{dsn}{'&' if '?' in dsn else '?'}{_ATTRIBUTES}=primary"

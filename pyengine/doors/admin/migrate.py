@@ -330,7 +330,11 @@ def connected(dsn: str) -> Iterator[Connection]:
     """
     try:
         conn = psycopg.connect(
-            libpq_url(dsn), autocommit=True, prepare_threshold=None, application_name="pyengine admin"
+            libpq_url(dsn),
+            autocommit=True,
+            prepare_threshold=None,
+            application_name="pyengine admin",
+            client_encoding="utf8",
         )
         # these are options of BEGIN, so they work behind a pooler too
         conn.isolation_level, conn.read_only = psycopg.IsolationLevel.READ_COMMITTED, False

@@ -21,7 +21,13 @@ WAIT_FOR_OTHERS = "5min"
 LOCK_TIMEOUT_MS = 100
 """A part that waits longer for its locks starts again: whoever comes after it waits behind it meanwhile."""
 
-SESSION = f"""set local lock_timeout = '{LOCK_TIMEOUT_MS}ms';
+# new in version 17; it counts from the beginning of the transaction
+_UNTIL_DONE = """do $$ begin
+  set local transaction_timeout = 0;
+exception when undefined_object then null;
+end $$;
+"""
+SESSION = f"""{_UNTIL_DONE}set local lock_timeout = '{LOCK_TIMEOUT_MS}ms';
 set local statement_timeout = 0;
 set local idle_in_transaction_session_timeout = 0;
 set local client_min_messages = warning;
@@ -30,7 +36,7 @@ set local standard_conforming_strings = on;
 set local quote_all_identifiers = off;
 set local search_path = '';
 """
-LOCKED_SESSION = f"""set local lock_timeout = '{WAIT_FOR_OTHERS}';
+LOCKED_SESSION = f"""{_UNTIL_DONE}set local lock_timeout = '{WAIT_FOR_OTHERS}';
 select pg_catalog.pg_advisory_xact_lock({INSTALL_LOCK});
 {SESSION}"""
 

@@ -96,6 +96,7 @@ class Invocation:
 
         Raises:
             EmbeddedPostgresError: a URL that is set is malformed.
+            Unavailable: it has a parameter that not every driver heeds.
         """
         from pyengine.doors.embedded.server import database_url
 
@@ -105,6 +106,11 @@ class Invocation:
                 f"--data-dir names the embedded Postgres, but {origin(target)} names another database",
                 hint="leave one of them out",
             )
+        if target.url is not None:
+            try:
+                Servers(target.url)
+            except InvalidRequest as error:
+                raise Unavailable(f"{error.message} (from {origin(target)})", hint=error.hint) from error
         return target
 
     @property
@@ -186,6 +192,7 @@ def connect(url: str, target: Target) -> Iterator[Connection[TupleRow]]:
             autocommit=True,
             prepare_threshold=None,
             application_name="pyengine cli",
+            client_encoding="utf8",
             connect_timeout=int(Servers(url).timeout_s),
         )
         set_json_loads(read_json, conn)

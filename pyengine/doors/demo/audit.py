@@ -103,7 +103,7 @@ def packages(places: list[str]) -> list[str]:
 def record_effect() -> None:
     """Tell the world that this body has run to its end."""
     url = libpq_url(os.environ["PYENGINE_DATABASE_URL"])
-    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn:
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None, client_encoding="utf8") as conn:
         conn.execute(
             "insert into pyengine_demo.effects (run_id, child, process) values (%s, %s, %s)",
             (ctx.step.run_id, ctx.step.child, os.getpid()),

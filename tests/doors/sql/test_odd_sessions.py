@@ -8,7 +8,9 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from pyengine.doors.admin import migrate
+from pyengine.doors.admin import migrate, queries, queries_check
+from pyengine.doors.cli.database import connect
+from pyengine.doors.embedded.server import database_url
 from tests.support.odd import ODD, TEXTS, put_on, singly
 
 Connection = psycopg.Connection[TupleRow]
@@ -93,6 +95,27 @@ def test_the_schema_is_installed_under_any_setting(
     assert not migrate.install(odd).changed
     migrate.install(plain)
     assert bodies(odd) == bodies(plain)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("client_encoding", "SQL_ASCII"), ("transaction_timeout", "100ms")]
+)
+def test_limits_and_encodings_of_a_role_stop_no_administrator(
+    empty_database: Callable[[], str], setting: str, value: str
+) -> None:
+    """A role whose sessions get texts as bytes, or 100 ms for a transaction, installs, asks and checks."""
+    dsn = empty_database()
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        if setting == "transaction_timeout" and conn.info.server_version < 170000:
+            pytest.skip("new in version 17")
+        conn.execute(f"alter database \"{conn.info.dbname}\" set {setting} = '{value}'".encode())
+    assert migrate.install(dsn).changed
+    assert not migrate.install(dsn).changed
+    with connect(dsn, database_url(dsn)) as conn:
+        assert queries.installed(conn)
+        conn.execute("select durable.start('w', '[\"\u00fc\"]', id => '\u00fc')")
+        assert one(conn, "select id from durable.runs") == ("\u00fc",)
+        assert queries_check.broken_laws(conn) == []
 
 
 def bodies(dsn: str) -> list[TupleRow]:

@@ -26,7 +26,7 @@ ONE_BY_ONE = [
     ("postgresql://u:p@a:1/shop?sslmode=require", ["postgresql://u:p@a:1/shop?sslmode=require"]),
     ("postgresql://a,b", ["postgresql://a/", "postgresql://b/"]),
     ("postgresql://u:p%2C@a:1,b/shop", ["postgresql://u:p%2C@a:1/shop", "postgresql://u:p%2C@b/shop"]),
-    ("postgresql://[::1]:1,[::2]/s?x=y", ["postgresql://[::1]:1/s?x=y", "postgresql://[::2]/s?x=y"]),
+    ("postgresql://[::1]:1,[::2]/s?user=y", ["postgresql://[::1]:1/s?user=y", "postgresql://[::2]/s?user=y"]),
     (
         "postgresql:///s?host=/a,/b&port=1,2",
         ["postgresql:///s?host=/a&port=1", "postgresql:///s?host=/b&port=2"],
