@@ -18,7 +18,9 @@ from tests.support.tree import Module, modules
 
 # places of one rank do not import each other, except those of CHAINS: there a later one may import an earlier
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("errors", "core.sources", "core.passwords", "core.servers"),
+    ("errors", "core.sources", "core.passwords"),
+    ("core.url_parameters",),
+    ("core.servers",),
     ("core.process",),
     ("core.protocol", "core.values"),
     ("core.definitions",),
