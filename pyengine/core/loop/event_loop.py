@@ -170,7 +170,7 @@ class DeterministicLoop(_EventLoop):
             return
         if self._draining:
             raise RuntimeError(f"the loop of run {self.run_id!r} cannot be closed from inside")
-        self._prune()  # reports errors that no code received; later ones are caused by the eviction
+        self._report_unread()  # later ones are caused by the eviction
         self.closing = self.ignoring_shields = True
         try:
             if self.is_running():
@@ -272,6 +272,14 @@ class DeterministicLoop(_EventLoop):
 
     def _prune(self) -> None:
         self._tasks = [task for task in self._tasks if not task.done()]
+
+    def _report_unread(self) -> None:
+        """Report the errors of tasks that no code received: some Pythons free such a task too late to."""
+        for task in self._tasks:
+            if task.done() and task._log_traceback:
+                message = "Task exception was never retrieved"
+                self.call_exception_handler({"message": message, "exception": task.exception()})
+        self._prune()
 
     async def _blocked(self) -> None:
         await self.new_future()

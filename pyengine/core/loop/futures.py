@@ -23,6 +23,8 @@ TimerToken = NewType("TimerToken", int)
 GeneratorHook: TypeAlias = Callable[[AsyncGenerator[Any, Any]], None]
 
 _TASK_BELONGS_TO_THREAD: Final = sys.version_info >= (3, 14)
+# since then a task group that fails while it is cancelled books the cancellation again, for the next await
+_GROUPS_BOOK_AGAIN: Final = sys.version_info >= (3, 13)
 
 
 class Timers(Protocol):
@@ -60,7 +62,7 @@ class DeterministicFuture(asyncio.Future[Any]):
 class DeterministicTask(asyncio.Task[Any]):
     """A task that hashes by a counter, not by its address, and that shields defer cancellations of."""
 
-    __slots__ = ("_deferred", "_initial_shield", "order", "shield")
+    __slots__ = ("_deferred", "_initial_shield", "_raised", "order", "shield")
     order: int
     shield: Shield | None
     _must_cancel: bool
@@ -69,6 +71,7 @@ class DeterministicTask(asyncio.Task[Any]):
         self.order = order  # first: until Python 3.12 the constructor puts the task into a weak set
         self._initial_shield = self.shield = shield_in(options.get("context"))
         self._deferred: list[tuple[Shield | None, Any]] = []
+        self._raised = 0
         super().__init__(coro, **options)
 
     def cancel(self, msg: Any = None) -> bool:
@@ -95,11 +98,26 @@ class DeterministicTask(asyncio.Task[Any]):
         for _, msg in deferred:
             super().cancel(msg)
 
+    def cancelling(self) -> int:
+        """Return how many cancellations were asked for and not withdrawn, those deferred left out."""
+        return super().cancelling() + self._raised
+
     def uncancel(self) -> int:
         """Withdraw one cancellation, possibly a deferred one."""
         if self._deferred and not self.cancelling():
             self._deferred.pop()
-        return super().uncancel()
+        if self._raised:
+            self._raised -= 1
+        else:
+            super().uncancel()
+        return self.cancelling()
+
+    def raise_booked(self) -> None:
+        """Forget that a cancellation is to be raised at the next await: the caller raises it now."""
+        if self._must_cancel and _GROUPS_BOOK_AGAIN:
+            while super().cancelling():
+                super().uncancel()
+                self._raised += 1
 
     def leave_shield(self, outer: Shield | None, *, cancelled: bool) -> bool:
         """Leave a shield for the one around it; true if a deferred cancellation is delivered by that.
@@ -119,6 +137,14 @@ class DeterministicTask(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self.order
+
+
+def cancelled_now(*message: str) -> asyncio.CancelledError:
+    """Return the error that a call of a run that is being cancelled raises in the current task."""
+    task = asyncio.current_task()
+    if isinstance(task, DeterministicTask):
+        task.raise_booked()
+    return asyncio.CancelledError(*message)
 
 
 class Ready(asyncio.Handle):

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from pyengine.core.definitions.current_run import RunInfo
 from pyengine.core.loop.awaitables import AllWait, Call, CallKind
 from pyengine.core.loop.event_loop import DeterministicLoop
+from pyengine.core.loop.futures import cancelled_now
 from pyengine.core.loop.several import WaitForSeveral
 from pyengine.core.loop.shield import current_shield
 from pyengine.core.protocol.child_ids import LONG_ID_BYTES, check_room, detached_id, read_started_id
@@ -117,7 +118,7 @@ class CallSequence:
                     self.swallows_at = _place_of_code()
                     self.die()
                 return self.dead_call(kind, name)
-            raise asyncio.CancelledError
+            raise cancelled_now()
         return None
 
     def update_restricted(self) -> None:

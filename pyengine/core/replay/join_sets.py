@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from pyengine.core.loop.awaitables import Call, next_order
-from pyengine.core.loop.futures import DeterministicFuture
+from pyengine.core.loop.futures import DeterministicFuture, cancelled_now
 from pyengine.core.protocol.commands import Intend, Submit, Take
 from pyengine.core.replay.call_sequence import CallSequence
 from pyengine.errors import InvalidRequest
@@ -199,7 +199,7 @@ class JoinSet(Generic[T]):
             self._sequence.loop.raise_evicted()
         if self._discarded and self._sequence.cancellation.applied:
             # the journal does not hold the set, so its operations cannot be recorded
-            raise asyncio.CancelledError
+            raise cancelled_now()
 
     def _close(self) -> Call | None:
         """Close the set for submissions; returns a dead call if the code is dead."""

@@ -10,9 +10,8 @@ the order of their signals would be ambiguous.
 
 from __future__ import annotations
 
-import asyncio
-
 from pyengine.core.loop.awaitables import Call, ReceiveCall
+from pyengine.core.loop.futures import cancelled_now
 from pyengine.core.protocol.commands import Receive
 from pyengine.core.protocol.journal import Row, RowType
 from pyengine.core.replay.call_sequence import CallSequence
@@ -55,7 +54,7 @@ class SignalInboxes:
             return dead, None
         inbox = self._inboxes.get(name)
         if sequence.cancellation.applied and (inbox is None or inbox.buffered is None):
-            raise asyncio.CancelledError(
+            raise cancelled_now(
                 f"run {sequence.run.id} is being cancelled; signal {name!r} never comes"
             )
         if inbox is not None and not inbox.call.consumed:

@@ -8,6 +8,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from pyengine.core import sources
 from tests.support.tree import ROOT
@@ -55,6 +56,20 @@ def test_the_sources_are_found() -> None:
         assert paths
         assert list(paths) == sorted(paths)
     assert here.migration_steps()[0].name == "0001_initial"
+
+
+def test_a_new_python_installs_without_what_has_no_wheel_for_it() -> None:
+    """The embedded server is left out there; and no version of a library that this code does not know is
+    taken: an httpx that lacks names, a typer that cannot show these commands.
+    """
+    needs = {one.name: one for one in map(Requirement, PROJECT["project"]["dependencies"])}
+    servers = [one for one in map(Requirement, PROJECT["project"]["dependencies"]) if "pgserver" in one.name]
+    here = {"sys_platform": "linux", "platform_machine": "x86_64"}
+    for python, there in (("3.11", True), ("3.14", True), ("3.15", False)):
+        found = [one.marker for one in servers if one.marker]
+        assert any(marker.evaluate({**here, "python_version": python}) for marker in found) == there
+    assert not needs["httpx"].specifier.contains("1.0.dev6", prereleases=True)
+    assert not needs["typer"].specifier.contains("0.16.0")
 
 
 def test_both_folders_are_packed() -> None:
