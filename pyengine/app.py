@@ -27,6 +27,7 @@ from pyengine.core.client.starts import StartOptions, Starts
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
 from pyengine.core.definitions.current_run import refuse_in_workflow
 from pyengine.core.definitions.definition import OnInterrupt
+from pyengine.core.definitions.one_name import OneName
 from pyengine.core.definitions.refusals import not_a_workflow
 from pyengine.core.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.core.definitions.retry import Duration, Retry
@@ -86,6 +87,7 @@ class App(AppCalls, AppSchedules, Starts):
     ) -> None:
         self.registry = Registry([DETERMINISM], received_signals)
         self.memos = {}
+        self._memo_names = OneName()
         self.schedules = {}
         self.registry.extensions = extensions(self.registry, self.schedules)
         self.deps = check_dependencies(deps)

@@ -17,7 +17,7 @@ from pyengine.clients import Client
 from pyengine.core.database.connection import Database
 from pyengine.core.database.listener import Listener
 from pyengine.core.definitions.callees import CallOptions
-from pyengine.core.definitions.registry import refuse_second
+from pyengine.core.definitions.one_name import OneName
 from pyengine.core.definitions.retry import Duration, optional_limit
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class AppCalls(ABC):
     """
 
     memos: dict[str, Memo[..., Any]]
+    _memo_names: OneName
 
     @abstractmethod
     def client(self) -> AbstractAsyncContextManager[Client]:
@@ -167,8 +168,7 @@ class AppCalls(ABC):
             made: Memo[..., Any] = make_memo(
                 fn, name=name, version=version, ignore=ignore, hash_includes=hash_includes, options=options
             )
-            known = self.memos.setdefault(made.adapter, made)
-            refuse_second(known.fn, made.fn, f"memo {made.name!r}")
+            self._memo_names.claim(made.adapter, made.fn, f"memo {made.name!r}")
             self.memos[made.adapter] = made
             return made
 

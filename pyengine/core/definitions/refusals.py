@@ -1,13 +1,15 @@
 """Sentences for objects that are not what a decorator or a verb takes.
 
-Lives here: `not_a_workflow` and `refuse_no_function`, which know the usual mistakes. May not: the checks of
-options (registry.py). Each sentence names the object as the code has it, and what to write instead.
+Lives here: `not_a_workflow`, `refuse_no_function` and `hint_for_sync`, which know the usual mistakes. May
+not: the checks of options (registry.py). Each sentence names the object as the code has it, and what to write
+instead.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from types import FunctionType
 from typing import Any
 
 from pyengine.errors import InvalidRequest
@@ -51,14 +53,14 @@ def not_a_workflow(given: Any, verb: str) -> InvalidRequest:
 
 
 def refuse_no_function(fn: Any, kind: str) -> None:
-    """Refuse an object that a decorator cannot make a step or workflow of.
+    """Refuse an object that a decorator cannot make a step, workflow or memo of.
 
     Args:
         fn: the object.
-        kind: "step" or "workflow".
+        kind: "step", "workflow" or "memo".
 
     Raises:
-        InvalidRequest: it is a partial or a class.
+        InvalidRequest: it is a partial, a class, another object that can be called, or a cache of coroutines.
     """
     if isinstance(fn, functools.partial):
         raise InvalidRequest(
@@ -70,6 +72,32 @@ def refuse_no_function(fn: Any, kind: str) -> None:
             f"a {kind} is a function, not the class {_name(fn)}",
             hint="write a function that makes the object",
         )
+    if isinstance(given := getattr(fn, "fn", None), FunctionType):
+        raise InvalidRequest(
+            f"a {kind} is made of a function, and {_name(fn)} is {fn!r} already",
+            hint=f"decorate {_name(given)} once; another name for it: app.{kind}(name=...)({_name(fn)}.fn)",
+        )
+    if callable(fn) and not inspect.isroutine(fn):
+        raise InvalidRequest(
+            f"a {kind} is a function, not an object of the class {_name(type(fn))}",
+            hint=f'give its method: app.{kind}(name="{_name(type(fn)).lower()}")(object.__call__)',
+        )
+    if hasattr(fn, "cache_info") and inspect.iscoroutinefunction(inspect.unwrap(fn)):
+        raise InvalidRequest(
+            f"a {kind} cannot be a cache of the async function {_name(fn)}: it would keep its coroutine, "
+            "which can be awaited once",
+            hint="leave functools.lru_cache out; app.memo shares results",
+        )
+
+
+def hint_for_sync(fn: Any, name: str) -> str:
+    """Return the way out for a function that should be async and is not."""
+    if inspect.iscoroutinefunction(inspect.unwrap(fn)):
+        return (
+            f"{name} is, the decorator between is not: write `async def wrapper(...): return await fn(...)` "
+            "in it"
+        )
+    return f"async def {name}(...)"
 
 
 def _name(given: Any) -> str:

@@ -11,8 +11,7 @@ import asyncio
 import difflib
 import functools
 import inspect
-import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
@@ -21,8 +20,9 @@ from pyengine.core.definitions.current_run import scope
 from pyengine.core.definitions.definition import Home, OnInterrupt, StepDef, WorkflowDef
 from pyengine.core.definitions.local_errors import local_errors, warn_of_inner_errors
 from pyengine.core.definitions.nested_calls import warn_of_nested
+from pyengine.core.definitions.one_name import OneName
 from pyengine.core.definitions.queues import check_queue
-from pyengine.core.definitions.refusals import refuse_no_function
+from pyengine.core.definitions.refusals import hint_for_sync, refuse_no_function
 from pyengine.core.definitions.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
 from pyengine.core.definitions.signals import ReceivedSignals, Signal
 from pyengine.core.definitions.signatures import Signature
@@ -64,7 +64,7 @@ class Step(_Decorated[StepDef], Generic[P, R]):
     runs, a sync one in a thread.
     """
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         """Call the step.
 
         Raises:
@@ -77,7 +77,7 @@ class Step(_Decorated[StepDef], Generic[P, R]):
         warn_of_nested("step", self.definition.name)
         if self.definition.is_async:
             return cast("Coroutine[None, None, R]", self.fn(*args, **kwargs))
-        return asyncio.to_thread(cast("Callable[P, R]", self.fn), *args, **kwargs)
+        return in_a_thread(self.fn, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<step {self.definition.name}{self.definition.signature}>"
@@ -86,7 +86,7 @@ class Step(_Decorated[StepDef], Generic[P, R]):
 class Workflow(_Decorated[WorkflowDef], Generic[P, R]):
     """A workflow: called inside another workflow it is a child run; outside one the function just runs."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         """Call the workflow.
 
         Raises:
@@ -101,7 +101,7 @@ class Workflow(_Decorated[WorkflowDef], Generic[P, R]):
         warn_of_nested("workflow", self.definition.name)
         return self.fn(*args, **kwargs)
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundWorkflow[R]:
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundWorkflow[R]:
         """Return the workflow with its arguments, to start it: `client.start(checkout.bind(3), id="c3")`.
 
         Type checkers see each argument, and the options of the start apart from them.
@@ -114,6 +114,12 @@ class Workflow(_Decorated[WorkflowDef], Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.definition.name}{self.definition.signature}>"
+
+
+async def in_a_thread(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return what a plain function returns in a thread, or what that gives if it can be awaited."""
+    value = await asyncio.to_thread(fn, *args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
 
 
 def _plain(fn: Any, name: object, what: str) -> Any:
@@ -253,7 +259,7 @@ def make_workflow(
     fn = _plain(fn, name, "workflow")
     chosen = _checked_name(fn, name, "workflow")
     if not inspect.iscoroutinefunction(fn):
-        raise InvalidRequest(f"workflow {chosen} must be an async function", hint=f"async def {chosen}(...)")
+        raise InvalidRequest(f"workflow {chosen} must be an async function", hint=hint_for_sync(fn, chosen))
     given: object = version
     if not (isinstance(given, str) and given):
         raise InvalidRequest(f'workflow {chosen}: version is a text such as "2", not {version!r}')
@@ -318,6 +324,7 @@ class Registry:
         received: Callable[[WorkflowDef], ReceivedSignals] = _declared,
     ) -> None:
         self._checks, self._receives = tuple(checks), received
+        self._names = OneName()
         self._steps: dict[str, StepDef] = {}
         self._workflows: dict[tuple[str, str], WorkflowDef] = {}
         self._received: dict[tuple[str, str], ReceivedSignals] = {}
@@ -334,8 +341,7 @@ class Registry:
         if definition.name in BUILT_IN_STEPS:
             hint = f'@app.step(name="my_{definition.name}")'
             raise InvalidRequest(f"the step name {definition.name!r} belongs to ctx.http", hint=hint)
-        known = self._steps.setdefault(definition.name, definition)
-        refuse_second(known.fn, definition.fn, f"step {definition.name!r}")
+        self._names.claim(definition.name, definition.fn, f"step {definition.name!r}")
         self._steps[definition.name] = definition
         self._add_errors(definition.retry, definition.fn)
         warn_of_inner_errors(definition.fn, f"step {definition.name}")
@@ -349,8 +355,7 @@ class Registry:
         """
         definition = workflow.definition
         at = (definition.name, definition.version)
-        known = self._workflows.setdefault(at, definition)
-        refuse_second(known.fn, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
+        self._names.claim(at, definition.fn, f"workflow {at[0]!r}, version {at[1]!r},")
         self._workflows[at] = definition
         self._add_errors(definition.retry, definition.fn)
         self._received.pop(at, None)
@@ -430,36 +435,6 @@ class Registry:
     def steps(self) -> Iterator[StepDef]:
         """Return all steps, in the order of registration."""
         return iter(self._steps.values())
-
-
-def refuse_second(known: Callable[..., Any], fn: Callable[..., Any], what: str) -> None:
-    """Refuse a second function under a name, unless it is the same one, loaded again.
-
-    The same position in the same module is a reload. In a notebook, or at a prompt, so is a function of the
-    same name: its cell was changed and run again. A worker takes it for runs that begin, or are replayed.
-
-    Raises:
-        InvalidRequest: it is another function.
-    """
-    if known is fn or _place(known) == _place(fn):
-        return
-    if _in_cell(known) and _in_cell(fn) and _place(known)[:3] == _place(fn)[:3]:
-        return
-    names = " and ".join(f"{one.__module__}.{one.__qualname__}" for one in (known, fn))
-    raise InvalidRequest(f"{what} is registered twice: {names}", hint="give one of them another name=")
-
-
-def _place(fn: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return where a function is from: its module, name, object if it is a method, and line."""
-    line = getattr(getattr(fn, "__code__", None), "co_firstlineno", None)
-    return (fn.__module__, getattr(fn, "__qualname__", None), id(getattr(fn, "__self__", None)), line)
-
-
-def _in_cell(fn: Callable[..., Any]) -> bool:
-    """Whether a function was typed into a notebook or at a prompt, so that it is in no file that runs."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    code = getattr(fn, "__code__", None)
-    return fn.__module__ == "__main__" and code is not None and code.co_filename != script
 
 
 def _near(name: str, known: set[str]) -> str:

@@ -53,7 +53,11 @@ class Signature:
     def __init__(self, fn: Callable[..., Any], subject: str) -> None:
         self.fn = fn
         self.subject = subject
-        self._signature = inspect.signature(fn)
+        try:
+            self._signature = inspect.signature(fn)
+        except ValueError as error:
+            hint = "write a function that calls it: its name and its parameters are recorded"
+            raise InvalidRequest(f"{subject}: its parameters are not known: {error}", hint=hint) from None
         parameters = list(self._signature.parameters.values())
         self._parameters = {one.name: one for one in parameters}
         positional = [one for one in parameters if one.kind in _POSITIONAL]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -44,6 +45,7 @@ class Attempt(msgspec.Struct, eq=False):
             the attempt itself, which refers to the task, only the garbage collector would free both.
         task: executes it, unless a thread does.
         timer: ends it when its time is over.
+        unawaited: what its function returned in a thread, to be awaited by a task.
     """
 
     execution: int
@@ -57,6 +59,12 @@ class Attempt(msgspec.Struct, eq=False):
     token: StepToken = msgspec.field(default_factory=StepToken)
     task: asyncio.Task[None] | None = None
     timer: clock.Timer | None = None
+    unawaited: Awaitable[Any] | None = None
+
+    def drop(self) -> None:
+        """Close what nobody awaits any more; else Python warns of it."""
+        if inspect.iscoroutine(self.unawaited):
+            self.unawaited.close()
 
 
 def next_attempt(call: StepCall) -> StepCall:

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import inspect
 import logging
 import sys
 from collections import deque
@@ -175,7 +176,7 @@ class StepRunner:
     def start(self, effect: StartAttempt) -> None:
         """Execute an attempt, at once or as soon as there is room."""
         attempt = effect.attempt
-        if not attempt.call.step.is_async:
+        if not attempt.call.step.is_async and attempt.unawaited is None:
             body = partial(self._thread_body, effect.run, attempt)
             job = self._pool.submit(body, partial(self._thread_done, attempt))
             self._jobs[attempt] = effect.run, job
@@ -243,23 +244,30 @@ class StepRunner:
     async def _execute(self, run: LeasedRun, attempt: Attempt) -> None:
         call = attempt.call
         if not attempt.wanted:
+            attempt.drop()
             self._leave()
             return
-        in_sql = call.step.records_itself
-        if not (in_sql or self._terms.may_begin(run)):
-            await self._terms.holds(run, lambda: attempt.wanted)
-            if attempt.token.cancelled:
-                self._leave()
-                return
-        if call.step.timeout_ms is not None:
-            self._set_timer(attempt)
-        # a step in SQL begins when it has a connection, and the database looks at its lease
-        attempt.started_s = 0.0 if in_sql else clock.monotonic()
+        in_sql, unawaited = call.step.records_itself, attempt.unawaited
+        if unawaited is None:
+            if not (in_sql or self._terms.may_begin(run)):
+                await self._terms.holds(run, lambda: attempt.wanted)
+                if attempt.token.cancelled:
+                    self._leave()
+                    return
+            if call.step.timeout_ms is not None:
+                self._set_timer(attempt)
+            # a step in SQL begins when it has a connection, and the database looks at its lease
+            attempt.started_s = 0.0 if in_sql else clock.monotonic()
         self._enter(attempt)
         value: Any = None
         failed: BaseException | None = None
         try:
-            value = await (self._in_sql(run, attempt) if in_sql else call.step.fn(*call.args, **call.kwargs))
+            if unawaited is not None:
+                value = await unawaited
+            else:
+                value = await (
+                    self._in_sql(run, attempt) if in_sql else call.step.fn(*call.args, **call.kwargs)
+                )
         except asyncio.CancelledError:
             words = f"step {call.name} cancelled itself (asyncio.CancelledError)"
             failed = too_long(call) if attempt.timed_out else EngineError(words)
@@ -307,6 +315,8 @@ class StepRunner:
                 effect = self._waiting.popleft()
                 if effect.attempt.wanted:
                     self.start_task(effect)
+                else:
+                    effect.attempt.drop()
         finally:
             self._filling = False
 
@@ -321,6 +331,9 @@ class StepRunner:
             self._loop.call_soon_threadsafe(self._set_timer, attempt)
         self._enter(attempt)
         value = call.step.fn(*call.args, **call.kwargs)
+        if inspect.isawaitable(value):
+            attempt.unawaited = value
+            return None
         # from here on it is we who take the time
         attempt.returned = True
         return _Written(partial(self._written, attempt, value))
@@ -328,6 +341,10 @@ class StepRunner:
     def _thread_done(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
         run, _ = self._jobs.pop(attempt)
         self._unwound(attempt)
+        if attempt.unawaited is not None:
+            # a plain function around an async one
+            self.start(StartAttempt(run, attempt))
+            return
         if isinstance(error, LeaseOver):
             self._put_off.start(self._start_again(StartAttempt(run, attempt)))
             return

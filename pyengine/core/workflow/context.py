@@ -195,8 +195,8 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
     @overload
     def continue_as_new(self, workflow: BoundWorkflow[Any], /) -> NoReturn: ...
     @overload
-    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn: ...
-    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def continue_as_new(self, /, *args: Any, **kwargs: Any) -> NoReturn: ...
+    def continue_as_new(self, /, *args: Any, **kwargs: Any) -> NoReturn:
         """End here and begin again with these arguments and an empty journal; never returns.
 
         The run keeps its id and the signals that it did not receive. Steps that are running are cancelled;

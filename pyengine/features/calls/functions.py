@@ -9,7 +9,6 @@ is an input; what must not count (`ignore`) travels beside the inputs.
 from __future__ import annotations
 
 import ast
-import asyncio
 import functools
 import hashlib
 import inspect
@@ -25,6 +24,8 @@ import msgspec
 
 from pyengine.core.definitions.callees import CallHandle, CallOptions
 from pyengine.core.definitions.current_run import WorkflowRuntime, scope
+from pyengine.core.definitions.refusals import refuse_no_function
+from pyengine.core.definitions.registry import in_a_thread
 from pyengine.core.definitions.signatures import Signature
 from pyengine.core.values.codec import type_codec
 from pyengine.errors import EncodeError, InvalidRequest
@@ -145,7 +146,7 @@ class Memo(Generic[P, R]):
             if name != "return"
         }
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         """Call the function.
 
         Raises:
@@ -156,7 +157,7 @@ class Memo(Generic[P, R]):
             return cast("Awaitable[R]", self.begin_call(within, args, kwargs, CallOptions()))
         if self.is_async:
             return cast("Awaitable[R]", self.fn(*args, **kwargs))
-        return asyncio.to_thread(cast("Callable[P, R]", self.fn), *args, **kwargs)
+        return in_a_thread(self.fn, args, kwargs)
 
     def begin_call(
         self, within: WorkflowRuntime, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions
@@ -275,6 +276,7 @@ def make_memo(
     Raises:
         InvalidRequest: an option is wrong.
     """
+    refuse_no_function(fn, "memo")
     given: object = fn
     chosen = getattr(fn, "__name__", None) if name is None else name
     if not callable(given) or not isinstance(chosen, str):

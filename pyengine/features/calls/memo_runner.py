@@ -9,6 +9,7 @@ under which a memo is served. Large inputs and results are read and written in t
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -104,10 +105,13 @@ class MemoRunner:
 
     async def _run(self, memo: Memo[..., Any], begin: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         """Return what a function returns, or what it raises: SystemExit too ends no worker."""
+        value: Any = None
         if not memo.is_async:
-            return await self._run_in_thread(begin)
+            value, failed = await self._run_in_thread(begin)
+            if failed is not None or not inspect.isawaitable(value):
+                return value, failed
         try:
-            return await begin(), None
+            return await (begin() if memo.is_async else value), None
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from pyengine.app import App
 from pyengine.core.definitions.registry import Registry, make_step, make_workflow
 from pyengine.core.definitions.retry import Retry
 from pyengine.errors import InvalidRequest, NotFound
@@ -144,6 +146,68 @@ def test_calls_outside_of_a_workflow() -> None:
     assert asyncio.run(make_step(charge)(5)) == "charged 5"
     assert asyncio.run(make_workflow(checkout)(order=5)) == 5
     assert asyncio.run(make_step(sync_step)(5)) == 5
+
+
+class Bell:
+    """An object that can be called."""
+
+    async def __call__(self, n: int) -> int:
+        return n
+
+
+def plainly(fn: Any) -> Any:
+    """A plain decorator, around an async function too."""
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any) -> Any:
+        return fn(*args)
+
+    return wrapper
+
+
+@pytest.mark.parametrize("kind", ["step", "workflow", "memo"])
+@pytest.mark.parametrize(
+    ("given", "says", "hint"),
+    [
+        (Bell(), "not an object of the class Bell", '(name="bell")(object.__call__)'),
+        (
+            functools.lru_cache(charge),
+            "cannot be a cache of the async function charge",
+            "leave functools",
+        ),
+        (make_step(charge), "and charge is <step charge(amount: 'int') -> 'str'> already", "(charge.fn)"),
+        (functools.partial(charge, 3), "not a partial of charge", "write a function"),
+        (Bell, "not the class Bell", "write a function"),
+    ],
+)
+def test_what_is_no_function(kind: str, given: Any, says: str, hint: str) -> None:
+    """Whatever else can be called is refused where it is registered, with the way out."""
+    with pytest.raises(InvalidRequest) as caught:
+        getattr(App(), kind)(name="bell")(given)
+    assert says in caught.value.message and hint in (caught.value.hint or "")
+
+
+def test_ways_out() -> None:
+    """A method of an object that can be called is a step; a plain decorator is, around a workflow, named."""
+    assert asyncio.run(make_step(Bell().__call__, name="bell")(5)) == 5
+    assert asyncio.run(make_step(plainly(charge))(5)) == "charged 5"
+    assert asyncio.run(App().memo(plainly(charge), version="1")(5)) == "charged 5"
+    with pytest.raises(InvalidRequest, match="must be an async function") as caught:
+        make_workflow(plainly(charge))
+    assert "the decorator between is not: write `async def wrapper" in (caught.value.hint or "")
+    with pytest.raises(InvalidRequest, match="step dir: its parameters are not known"):
+        make_step(dir)
+
+
+def test_parameters_of_any_name() -> None:
+    """Those that methods of the engine have too, such as self, are given by name as well."""
+
+    async def odd(*, self: int, fn: int) -> int:
+        return self + fn
+
+    assert make_workflow(odd).bind(self=1, fn=2).kwargs == {"self": 1, "fn": 2}
+    assert asyncio.run(make_workflow(odd)(self=1, fn=2)) == asyncio.run(make_step(odd)(self=1, fn=2)) == 3
+    assert asyncio.run(make_step(lambda *, self, fn: self + fn, name="sum")(self=1, fn=2)) == 3
 
 
 class Shop:

@@ -306,5 +306,5 @@ def test_row_34_nan_durations_and_policies(dsn: str) -> None:
     assert said(lambda: app.run(sleeps), InvalidRequest).startswith(
         "ctx.sleep: '3 parsecs' is not a duration\nhint: write "
     )
-    text = said(lambda: app.step(retry=5)(nothing), InvalidRequest)  # type: ignore[call-overload]
+    text = said(lambda: app.step(retry=5)(nothing.fn), InvalidRequest)  # type: ignore[call-overload]
     assert text == "step nothing: retry is a Retry(...), not 5"
