@@ -437,6 +437,8 @@ def failed(error: psycopg.Error, part: Part | None, applied: tuple[str, ...]) ->
             detail=error.diag.message_detail,
             hint="drop those objects, install, and make them again; nothing was changed",
         )
+    if error.sqlstate == SchemaMismatch.sqlstate:
+        return SchemaMismatch(error.diag.message_primary or str(error), hint=error.diag.message_hint)
     state = f"rolled back; {', '.join(applied)} remains applied" if applied else "nothing was changed"
     where = _place(error, part) if part is not None else "plan"
     return EngineError(

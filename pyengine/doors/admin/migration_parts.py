@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
 from pyengine.core.sources import SCHEMA, VERSION, Migration, Sources
 from pyengine.doors.admin.logic import Definition, Loose, read, split
+from pyengine.errors import SchemaMismatch
 
 INSTALL_LOCK = int.from_bytes(b"durable", "big")
 WAIT_FOR_OTHERS = "5min"
@@ -83,6 +84,18 @@ begin
   end loop;
 end
 $wait$;
+"""
+
+
+_ONLY_UTF8 = f"""do $$ begin
+  if current_setting('server_encoding') <> 'UTF8' then
+    raise exception 'the database % has the encoding %, which lacks letters; the engine needs UTF8',
+      current_database(), current_setting('server_encoding')
+      using errcode = '{SchemaMismatch.sqlstate}',
+            hint = format('create database %I encoding ''UTF8'' locale ''C'' template template0; '
+                          'and name it in the URL', current_database() || '_utf8');
+  end if;
+end $$;
 """
 
 
@@ -173,7 +186,10 @@ def fresh(sources: Sources, *, debug: bool = False) -> tuple[Part, ...]:
         count = next(at for at, step in enumerate(steps, 1) if step.phase == "values")
         parts.append(steps_part("install", steps[:count]))
         steps = steps[count:]
-    segments = [segment for step in steps for segment in (of_file(step.path), recorded_step(step))]
+    if parts:
+        parts[0] = replace(parts[0], segments=(Segment(text=_ONLY_UTF8), *parts[0].segments))
+    segments = [] if parts else [Segment(text=_ONLY_UTF8)]
+    segments += [segment for step in steps for segment in (of_file(step.path), recorded_step(step))]
     segments += [of_file(path) for path in sources.functions(debug=debug)]
     items = read(sources.functions(debug=debug))
     segments += [records(items, sources.migration_steps()), *settings(sources, debug=debug)]

@@ -6,6 +6,10 @@ import psycopg
 import pytest
 from pytest_postgresql.executors import NoopExecutor
 
+from pyengine.doors.admin import migrate
+from pyengine.doors.cli.database import connect
+from pyengine.doors.embedded.server import database_url
+from pyengine.errors import SchemaMismatch
 from tests.support.clock import Clock
 from tests.support.cluster import Server, create_database, drop_database, of_worker
 from tests.support.laboratory import Laboratory
@@ -21,6 +25,7 @@ ASKED = {
     "schedules",
     "notification queue",
     "live tables",
+    "encoding",
     "due work",
     "retention",
     "ticks of workers",
@@ -31,6 +36,7 @@ with week as (
 select set_config('lab.week', bucket::text, true) from week;
 do $$ begin execute format('drop table durable._journal_%%s', current_setting('lab.week')); end $$
 """
+ENCODING = "select pg_encoding_to_char(encoding) from pg_database where datname = %s"
 TEN_MINUTES_ON = """
 create or replace function durable._now_ms() returns bigint language sql volatile as
 $$ select floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 601000 $$
@@ -238,3 +244,36 @@ def test_a_plain_role_knows_that_it_is_blind(direct: str) -> None:
         assert ok
         assert detail.startswith(f"report, process {other.info.backend_pid}, role postgres: ")
         assert detail.endswith("blind: its state and since when are not to be seen")
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", pytest.param("SQL_ASCII", marks=pytest.mark.full)])
+def test_an_encoding_that_lacks_letters(
+    server: Server, maintenance: Connection, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    """A new database that is not UTF8 is refused, with what to type, and nothing is written; one that has the
+    schema already is served, health tells, and commands read it (C065)."""
+    name = of_worker(f"encoding_{encoding.lower()}")
+    new = f"create database {name} encoding '{encoding}' locale 'C' template template0"
+    maintenance.execute(new.encode())
+    dsn = server.dsn(name)
+    try:
+        with pytest.raises(SchemaMismatch) as caught:
+            migrate.install(dsn)
+        assert encoding in caught.value.message
+        hint = caught.value.hint or ""
+        maintenance.execute(hint.partition(";")[0].encode())
+        assert migrate.install(server.dsn(f"{name}_utf8")).changed
+        with psycopg.connect(dsn, autocommit=True, client_encoding="utf8") as conn:
+            assert ask(conn, ("select count(*) from pg_namespace where nspname = 'durable'", ())) == (0,)
+            # as a version installed it that did not look
+            monkeypatch.setattr("pyengine.doors.admin.migration_parts._ONLY_UTF8", "")
+            migrate.install(dsn)
+            assert set(troubled(conn)) == {"encoding"}
+            ask(conn, ("select durable.start('w', '[\"\u00fc\"]', id => 'r')", ()))
+        assert not migrate.install(dsn).changed
+        with connect(dsn, database_url(dsn)) as db:
+            assert ask(db, ("select args from durable.runs where id = 'r'", ())) == (["\u00fc"],)
+            assert ask(db, ("select count(*) from durable.check()", ())) == (0,)
+    finally:
+        for each in (name, f"{name}_utf8"):
+            drop_database(maintenance, each)

@@ -76,6 +76,13 @@ select 'live tables', b.name is null,
        'Reading live work reads all of it. As the owner, in a quiet moment: vacuum (truncate) durable.' || coalesce(b.name, '_tasks')
 from (select 1) x left join lateral durable._bloated(67108864) b on true
 union all
+select 'encoding', e.encoding = 'UTF8',
+       case when e.encoding = 'UTF8' then 'every text can be stored'
+         else format('the database has %s: a text with other letters halts its run', e.encoding) end,
+       format('Dump it, and restore it into another one: create database %I encoding ''UTF8'' locale ''C'' template template0',
+              current_database() || '_utf8')
+from (select current_setting('server_encoding') as encoding) e
+union all
 select 'clock', x.ahead <= 1000,
        case when x.ahead <= 1000 then 'not behind what was written'
          else format('set back: something was written %s ahead of it', durable._ago(x.ahead)) end,
@@ -126,7 +133,7 @@ left join lateral (
   select w.id, coalesce(w.ticked_at, w.started_at)::bigint as last from durable._workers w
   where w.seen_at > c.now - 120000 order by 2 limit 1) t on true;
 comment on view durable.health is
-  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the clock, if it was set back; settings that cannot be read; schedules that cannot be evaluated, among the 200 that are due next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; tables of live work that a backlog has left large (over 64 MB and two pages a row); work that has been due for a minute; the worker that has not ticked for the longest time.';
+  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the clock, if it was set back; settings that cannot be read; schedules that cannot be evaluated, among the 200 that are due next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; tables of live work that a backlog has left large (over 64 MB and two pages a row); whether the database has the encoding UTF8; work that has been due for a minute; the worker that has not ticked for the longest time.';
 comment on column durable.health.subject is 'The question.';
 comment on column durable.health.ok is 'Whether all is well with it.';
 comment on column durable.health.detail is 'The finding.';
