@@ -17,6 +17,7 @@ DOORS = (
     *(
         "worker_turn_v1",
         "worker_heartbeat_v1",
+        "worker_newest_v1",
         "worker_release_unknown_v1",
         "worker_bye_v1",
         "worker_idle_v1",

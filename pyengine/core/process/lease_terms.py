@@ -4,23 +4,21 @@ Lives here: `LeaseTerms`, and `LeaseOver`. May not: renewing (worker/lease_heart
 calls/adapter_worker.py), what a body is. Design: what is known is known of each lease by itself. One that was
 asked for at some instant holds for its length from then on, because the database counts from later. A renewal
 says so of the leases that it named and of no others: an answer that is read after a standstill has runs in
-it that another worker may have by now, and the renewal after it has not named them. Bodies ask immediately
-before they begin, also those that have waited for a slot, a thread or a connection. The clock counts the time
-in which the process was stopped or the machine suspended.
+it that another worker may have by now, and the renewal after it has not named them. A lease that came unasked
+was given by the start of its run, after that had drawn its number; so it is younger than a renewal whose
+answer knew no number as high. Bodies ask immediately before they begin, also those that have waited for a
+slot, a thread or a connection. The clock counts the time in which the process was stopped or the machine
+suspended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from pyengine.core.process import clock
-
-# after a standstill a timer comes before what was sent meanwhile is read, which is handled a turn later
-_TURNS = 3
 
 
 class LeaseOver(Exception):
@@ -47,9 +45,8 @@ class LeaseTerms:
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
         self._void_until_s = float("-inf")
-        self._answered_until_s = self.asked()
-        self._turned: deque[float] = deque(maxlen=_TURNS)
-        self.turned()
+        # nothing is handed to this process before it is there
+        self._numbered: tuple[tuple[int, float], ...] = ((0, self.asked()),)
         self._loop = asyncio.get_running_loop()
         self._renewed = asyncio.Event()
 
@@ -57,17 +54,22 @@ class LeaseTerms:
         """Return until when a lease is known to hold that is asked for now, if it is given."""
         return clock.elapsed() + self._ttl_s
 
-    def handed(self) -> float:
-        """Return the same for one that came unasked, and is read now.
+    def handed(self, number: int) -> float:
+        """Return the same for a run with this number that its start has leased to this process unasked.
 
-        It was given after the last renewal that was answered. All that had come here some turns of the loop
-        ago has been read, and half a lease is for its way.
+        If no renewal is known to be older, the next one that names the run says until when.
         """
-        return min(self._turned[0] + self._ttl_s / 2, self._answered_until_s)
+        return max((until_s for newest, until_s in self._numbered if newest < number), default=float("-inf"))
 
-    def turned(self) -> None:
-        """The loop has turned, by a timer: since the turn before it has read from its connections."""
-        self._turned.append(clock.elapsed())
+    def numbered(self, newest: int, until_s: float) -> None:
+        """A renewal has been answered, and by then no run had drawn a higher number than this; any thread.
+
+        Args:
+            newest: the number.
+            until_s: the answer of `asked` when it was sent.
+        """
+        # the one before is for a run that is on its way meanwhile
+        self._numbered = (self._numbered[-1], (newest, until_s))
 
     def may_begin(self, held: Leased) -> bool:
         """Whether a body may begin now; any thread."""
@@ -92,7 +94,6 @@ class LeaseTerms:
         """
         for held in helds:
             held.known_until_s = max(held.known_until_s, until_s)
-        self._answered_until_s = until_s
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._renewed.set)
 

@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -44,6 +45,7 @@ from pyengine.core.database.statements.procedures import (
     Hello,
 )
 from pyengine.core.database.statements.sessions import HOLDERS_OF_TABLES
+from pyengine.core.database.statements.time_limits import limit_s
 from pyengine.core.process import clock
 from pyengine.core.process.lease_terms import Leased, LeaseTerms
 from pyengine.core.protocol.turn import Lease
@@ -278,14 +280,7 @@ class Heartbeat:
                 continue
             leases, until_s = self._vitals.leases(), self._vitals.terms.asked()
             try:
-                lost = await link.run(
-                    HEARTBEAT,
-                    self._worker,
-                    [one.execution for one in leases],
-                    [one.id for one in leases],
-                    [one.version for one in leases],
-                    self._vitals.since_tick_ms(),
-                )
+                lost, newest = await link.use(partial(self._renew, leases))
             except NotAdopted:
                 # leases and presence of this worker belong to another database
                 missed = True
@@ -304,6 +299,20 @@ class Heartbeat:
                 # a later lease of one of these runs has begun after this was sent
                 kept = [held for one, held in leases.items() if one.execution not in gone]
                 self._vitals.terms.renewed(kept, until_s)
+                self._vitals.terms.numbered(newest, until_s)
+
+    async def _renew(self, leases: Mapping[Lease, Leased], conn: Any) -> tuple[list[int | None], int]:
+        """Renew these leases; return those that are lost, and the newest number of a run."""
+        lost, newest = await conn.fetchrow(
+            HEARTBEAT.sql,
+            self._worker,
+            [one.execution for one in leases],
+            [one.id for one in leases],
+            [one.version for one in leases],
+            self._vitals.since_tick_ms(),
+            timeout=limit_s(HEARTBEAT),
+        )
+        return lost, newest
 
     async def _back(self, link: ReconnectingConnection) -> bool:
         """Come back after the connection was lost: the worker may have been forgotten meanwhile."""

@@ -382,7 +382,7 @@ class TurnLoop:
 
     def handed_off(self, answer: Answer) -> None:
         """Take a run that was handed off, once there is room for it."""
-        answer.known_until_s = self._parts.terms.handed()
+        answer.known_until_s = self._parts.terms.handed(answer.tasks[0].execution)
         self._handed.append(answer)
         self._accept_handed()
 

@@ -434,7 +434,6 @@ class Worker(Registered):
 
     def _tick_loop(self) -> None:
         before_s, self._ticked_s = self._ticked_s, clock.monotonic()
-        self.parts.terms.turned()
         self._tick_handle = clock.call_later(_LOOP_TICK_S, self._tick_loop)
         if self._ticked_s - before_s > BLOCKED_AFTER_S:
             self.parts.handoff.forgotten()

@@ -179,6 +179,51 @@ def test_what_is_read_after_its_lease_begins_no_body(
     assert begun.count("step") == 1
 
 
+@pytest.mark.session("notes")
+def test_a_hand_off_that_comes_late_begins_no_body(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message is on its way, or its start commits, for longer than the lease, while the loop turns and
+    renewals are answered on another connection.
+    """
+    conn.execute("update durable.settings set value = '2000' where name = 'lease_ttl_ms'")
+    app = App(dsn)
+    begun: list[str] = []
+    held: list[str] = []
+    message_came = TurnLoop.message_came
+    monkeypatch.setattr(TurnLoop, "message_came", lambda loop, text: held.append(text))
+
+    @app.workflow
+    async def go() -> None:
+        begun.append("go")
+
+    async def main() -> None:
+        async with asyncio.timeout(60), app.worker() as worker:
+            leased = worker.parts.runs.leased
+            await idle(conn)
+            async with Client(dsn, registry=app.registry) as client:
+                await client.start(go, id="late")
+                over_s = clock.elapsed() + 2.2
+                while not held:
+                    await asyncio.sleep(0.01)
+                with conn.transaction():
+                    # another worker has it from now on, for long
+                    conn.execute(
+                        "update durable._tasks set pid = 'V', version = version + 1, ttl = 600000, "
+                        "expires_at = expires_at + 600000"
+                    )
+                while clock.elapsed() < over_s:
+                    await asyncio.sleep(0.01)
+                message_came(worker.turn_loop, held[0])
+                while not leased:
+                    await asyncio.sleep(0)
+                while leased:
+                    await asyncio.sleep(0.01)
+        assert begun == []
+
+    asyncio.run(main())
+
+
 FROZEN = """
 import os, time
 from pyengine import App
@@ -322,28 +367,22 @@ def test_a_renewal_says_nothing_of_others(hand_clock: HandClock) -> None:
     asyncio.run(main())
 
 
-def test_what_comes_unasked_is_as_old_as_the_last_sign_of_life(hand_clock: HandClock) -> None:
-    """A hand-off may have lain here while the loop stood still, or on its way while the network did."""
+def test_what_comes_unasked_is_younger_than_what_did_not_know_its_number(hand_clock: HandClock) -> None:
+    """Its lease counts from the last renewal before it, or the one before; else it waits for the next."""
 
     async def main() -> None:
         terms = LeaseTerms(10)
-        assert terms.handed() == 5
-        for _ in range(3):
-            hand_clock.move(2)
-            terms.turned()
-        assert terms.handed() == 7
-        terms.renewed([], terms.asked())
-        # after a standstill of the process a timer comes before the message, and another may come
-        hand_clock.move(30)
-        terms.turned()
-        terms.turned()
-        terms.renewed([], terms.asked())
-        assert terms.handed() == 11
-        # the network stood still: no renewal was answered
-        for _ in range(3):
-            hand_clock.move(6)
-            terms.turned()
-        assert terms.handed() == 46
+        assert terms.handed(1) == 10
+        hand_clock.move(5)
+        terms.numbered(7, terms.asked())
+        hand_clock.move(4)
+        # the second one was on its way when that was answered
+        assert terms.handed(8) == 15 and terms.handed(7) == 10
+        terms.numbered(9, terms.asked())
+        assert [terms.handed(number) for number in (10, 9, 7)] == [19, 15, float("-inf")]
+        # the schema was installed again, and counts from the beginning
+        terms.numbered(0, terms.asked())
+        assert terms.handed(1) == 19
 
     asyncio.run(main())
 
@@ -359,7 +398,7 @@ def test_what_is_given_back_stays_so(hand_clock: HandClock) -> None:
         lease = _Lease(asked_s)
         assert not terms.may_begin(lease)
         terms.renewed([lease], asked_s)
-        assert not terms.may_begin(lease) and not terms.may_begin(_Lease(terms.handed()))
+        assert not terms.may_begin(lease) and not terms.may_begin(_Lease(terms.handed(1)))
         hand_clock.move(1)
         terms.renewed([lease], terms.asked())
         assert terms.may_begin(lease)

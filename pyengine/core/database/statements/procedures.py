@@ -156,9 +156,9 @@ TRANSACTION_LIMITS = Procedure(
 HEARTBEAT = Procedure(
     signature=(
         "(worker, executions[], ids[], versions[], ms since its last tick) "
-        "-> executions[] lost, and a null if the worker is not registered"
+        "-> (executions[] lost, and a null if the worker is not registered; the newest number of a run)"
     ),
-    sql="select durable.worker_heartbeat_v1($1, $2, $3, $4, $5)",
+    sql="select durable.worker_heartbeat_v1($1, $2, $3, $4, $5), durable.worker_newest_v1()",
 )
 
 TAKE_PRESENCE = Procedure(

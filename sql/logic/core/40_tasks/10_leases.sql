@@ -271,6 +271,16 @@ $$ set lock_timeout = '1s';
 comment on function durable.worker_heartbeat_v1(text, bigint[], text[], integer[], bigint) is
   'Renews the leases of the runs that the worker executes, for the ttl that it asked for; answers the executions that it has lost, and a null among them if the worker is not registered any more: it says hello again. It waits for no lock: a locked task is neither renewed nor lost. Its id is recorded with the worker, and no sweep takes the task while the worker sends heartbeats.';
 
+create or replace function durable.worker_newest_v1()
+returns bigint language plpgsql volatile
+as $$
+begin
+  return (select s.last_value - (not s.is_called)::integer from durable._executions_execution_seq s);
+end
+$$;
+comment on function durable.worker_newest_v1() is
+  'The newest number of a run that anybody has drawn, also in a transaction that is open. A lease that comes with a hand-off was given after its run had drawn its number: if that is higher, the lease is younger than this answer.';
+
 create or replace function durable.task_heartbeat(p_pid text, p_ids text[], p_versions integer[], p_prefix text default '')
 returns integer language plpgsql volatile
 as $$

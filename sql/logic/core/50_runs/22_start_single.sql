@@ -50,6 +50,7 @@ declare
   v_run text;
   v_execution bigint;
   v_worker durable._idle_workers;
+  v_is_new boolean := p_request.key is null and (p_fresh or p_request.id is null);
   v_is_copy boolean := not durable._knows_site() and durable._is_copy();
 begin
   if durable._is_surely_valid(p_request) is not true then
@@ -63,21 +64,20 @@ begin
     end if;
     v_request.queue := coalesce(p_request.queue, v_queue, 'default');
   end if;
-  if p_request.key is null and (p_fresh or p_request.id is null) then
-    v_now := durable._now_ms();
-    v_run := coalesce(p_request.id, durable._fresh_id(v_now));
-  else
+  if not v_is_new then
     perform durable._lock_name(durable._key_name(p_request.tenant, p_request.workflow, p_request.key), p_request.id);
     if durable._may_exist(p_request) then
       return null;
     end if;
-    v_run := coalesce(p_request.id, durable._root_id(p_request.tenant, p_request.workflow, p_request.key));
-    v_now := durable._now_ms();
   end if;
+  -- in this order: the lease of a hand-off is younger than the number
+  v_execution := durable._next_execution();
+  v_now := durable._now_ms();
+  v_run := coalesce(p_request.id, case when v_is_new then durable._fresh_id(v_now)
+                                       else durable._root_id(p_request.tenant, p_request.workflow, p_request.key) end);
   if p_notify and p_request.delay_ms is null and not v_is_copy then
     v_worker := durable._try_lock_idle(v_request, v_run, p_reply, v_now);
   end if;
-  v_execution := durable._next_execution();
   if not durable._insert_run(v_request, v_run, v_execution, v_worker, v_now) then
     return null;
   elsif v_worker.worker is not null then
