@@ -215,6 +215,12 @@ class Replay:
                 self._report_unhandled()
                 self._sequence.calls.clear()
 
+    def lost_signals(self) -> list[tuple[int, str]]:
+        """Return number and name of receives whose signals came and were not read by its code."""
+        rows = self._history.completions[self._applied :]
+        late = [(row.child or 0, row.name or "") for row in rows if row.type == _SIGNAL_RECEIVED]
+        return [*self._matcher.inboxes.unread(), *late]
+
     # -- driving
 
     def _drive(self) -> End | None:
@@ -414,10 +420,7 @@ class Replay:
         if self._sequence.cancellation.requested:
             # a run that was asked to end does not begin again
             return Cancelled() if end.error is None else Fail(error=end.error)
-        rows = self._history.completions[self._applied :]
-        late = [row.child for row in rows if row.type == _SIGNAL_RECEIVED and row.child is not None]
-        unread = sorted([*self._matcher.inboxes.unconsumed(), *late])
-        return replace(end, children=(self._sequence.next_child, *unread))
+        return replace(end, children=(self._sequence.next_child, *sorted(n for n, _ in self.lost_signals())))
 
     def _failed(self, error: BaseException) -> Fail:
         return Fail(error=self._codec.encode_error(error, run=self.run.id))

@@ -11,6 +11,7 @@ handler prints nothing else.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +33,7 @@ of_code = logging.getLogger("pyengine.workflow")
 each_run = logging.getLogger("pyengine.runs")
 """The logger of what happens to every run; a busy worker switches it off."""
 
+_NAMES_MAX = 5
 _ENDS: dict[type, str] = {Complete: "completed", Cancelled: "cancelled", ContinueAsNew: "continued as new"}
 
 
@@ -112,6 +114,22 @@ def run_ended(info: RunInfo, end: Ending, now_ms: int, state: str) -> None:
         ending = _ENDS[type(end)]
         fields = _fields(info, f"run_{ending.replace(' ', '_')}")
         each_run.info(f"run {info.id} of {info.workflow} {ending}", extra=fields)
+
+
+def signals_unread(info: RunInfo, unread: Mapping[str, int]) -> None:
+    """Warn of signals that a run has not received; whoever waits for an answer to one gets none.
+
+    Args:
+        info: the run, which has ended.
+        unread: how many, by name.
+    """
+    total = sum(unread.values())
+    names = [f"{name} ({unread[name]})" for name in sorted(unread)]
+    more = ", ..." if len(names) > _NAMES_MAX else ""
+    sentence = f"run {info.id} of {info.workflow} ended without receiving "
+    sentence += "a signal" if total == 1 else f"{total} signals"
+    sentence += f": {', '.join(names[:_NAMES_MAX])}{more}"
+    logger.warning(sentence, extra=_fields(info, "run_signals_unread", signals=dict(unread)))
 
 
 def run_halted(info: RunInfo, problem: str | None = None) -> None:

@@ -54,9 +54,7 @@ class SignalInboxes:
             return dead, None
         inbox = self._inboxes.get(name)
         if sequence.cancellation.applied and (inbox is None or inbox.buffered is None):
-            raise cancelled_now(
-                f"run {sequence.run.id} is being cancelled; signal {name!r} never comes"
-            )
+            raise cancelled_now(f"run {sequence.run.id} is being cancelled; signal {name!r} never comes")
         if inbox is not None and not inbox.call.consumed:
             return self._take_over(inbox, name, codec)
         row, child = sequence.row(), sequence.next_child
@@ -108,10 +106,10 @@ class SignalInboxes:
             inbox.buffered = row
         return False
 
-    def unconsumed(self) -> list[int]:
-        """Return the numbers of receives whose signals came and were not read by the code."""
+    def unread(self) -> list[tuple[int, str]]:
+        """Return number and name of each receive whose signal came and was not read by the code."""
         return [
-            inbox.call.child
+            (inbox.call.child, inbox.call.name)
             for inbox in self._inboxes.values()
             if inbox.buffered is not None
             or (inbox.call.done() and not inbox.call.cancelled() and not inbox.call.consumed)

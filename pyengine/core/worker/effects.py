@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from pyengine.core.definitions.current_run import RunInfo
 from pyengine.core.replay.asks import Ask, Asking
 from pyengine.core.worker.attempts import Attempt
 from pyengine.core.worker.events import Event
@@ -61,6 +62,15 @@ class RollBack(_Record):
     run: LeasedRun
 
 
+class FindUnread(_Record):
+    """Find and log the signals that a run has not received, which has ended; given_up: those that came for
+    receives which its code had given up, by name."""
+
+    execution: int
+    info: RunInfo
+    given_up: list[str]
+
+
 class RecordDeadline(_Record):
     """A timer or a deadline was recorded, which falls due in so many milliseconds."""
 
@@ -68,5 +78,5 @@ class RecordDeadline(_Record):
 
 
 Effect: TypeAlias = (
-    StartAttempt | CancelAttempt | PostLater | FetchJournal | Execute | RollBack | RecordDeadline
+    StartAttempt | CancelAttempt | PostLater | FetchJournal | Execute | RollBack | FindUnread | RecordDeadline
 )

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pyengine.core.definitions.current_run import RunInfo
 from pyengine.core.definitions.registry import Registry
 from pyengine.core.definitions.retry import Randomness
-from pyengine.core.protocol.commands import End, Halt, Release, StepOutcome
+from pyengine.core.protocol.commands import ContinueAsNew, End, Ending, Halt, Release, StepOutcome
 from pyengine.core.protocol.journal import Row
 from pyengine.core.protocol.turn import RunReport
 from pyengine.core.replay import run_log
@@ -33,6 +33,7 @@ from pyengine.core.worker.effects import (
     Effect,
     Execute,
     FetchJournal,
+    FindUnread,
     PostLater,
     RollBack,
     StartAttempt,
@@ -429,6 +430,14 @@ class RunDriver:
                 new.append(call)
         self.cancel_all(before.attempts)
         return tuple(new)
+
+    def ended(self, run: LeasedRun, end: Ending, now_ms: int, state: str) -> None:
+        """Report the end of a run, as the journal has it now, and what it did not receive."""
+        run_log.run_ended(run.info, end, now_ms, state)
+        received = self._registry.signals(run.replay.workflow)
+        if state == "done" and not isinstance(end, ContinueAsNew) and (received.types or received.any):
+            given_up = [name for _, name in run.replay.lost_signals()]
+            self.effects.append(FindUnread(run.execution, run.info, given_up))
 
     def new_replay(self, info: RunInfo) -> Replay:
         """Return a coroutine that has no journal yet."""

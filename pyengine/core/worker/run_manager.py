@@ -288,7 +288,7 @@ class RunManager:
         if end is not None and (
             isinstance(end, LAST) or (isinstance(end, ContinueAsNew) and state != "acquired")
         ):
-            run_log.run_ended(run.info, end, event.now_ms, state)
+            self._driver.ended(run, end, event.now_ms, state)
             self._drop(run)
             return
         deferred = None

@@ -43,6 +43,7 @@ from pyengine.core.worker.effects import (
     CancelAttempt,
     Execute,
     FetchJournal,
+    FindUnread,
     RecordDeadline,
     RollBack,
     StartAttempt,
@@ -63,6 +64,7 @@ from pyengine.core.worker.step_runner import StepRunner, lease_in, renewable
 from pyengine.core.worker.ticker import DatabaseClock, TickAnswer, Ticker
 from pyengine.core.worker.turn_loop import Parts, TurnLoop
 from pyengine.core.worker.turn_sender import Identity, TurnSender
+from pyengine.core.worker.unread_signals import UnreadSignals
 from pyengine.errors import EngineError, InvalidRequest
 
 logger = logging.getLogger("pyengine.worker")
@@ -242,6 +244,7 @@ class Worker(Registered):
         self._requests = self._extensions.requests(resources)
         self._fetcher = JournalFetcher(self._side, self.id, terms, post, background=tasks, values=values)
         self._poller = JournalPoller(leased, post)
+        self._unread = UnreadSignals(self._side, tasks)
         longest_s = _POLL_LONGEST_S if self.database.hints else _POLL_ALONE_S
         self.parts = Parts(
             runs=runs,
@@ -270,6 +273,7 @@ class Worker(Registered):
                 FetchJournal: self._fetcher.fetch,
                 Execute: self._requests.execute,
                 RollBack: self._requests.roll_back,
+                FindUnread: self._unread.find,
                 RecordDeadline: self.parts.ticker.record_deadline,
             }
         )
@@ -340,6 +344,7 @@ class Worker(Registered):
         self.turn_loop.stop()
         await self._at_last(self._finish_turns())
         await self._stop_heartbeat()
+        await self._at_last(self._unread.finish())
         await self._at_last(self._deregister())
         await self.abandon()
         about = {"event": "worker_stopped", "worker": self.id}

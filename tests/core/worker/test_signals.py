@@ -309,3 +309,86 @@ def test_a_payload_of_another_type_is_an_error_of_the_receive(dsn: str, conn: Co
             return await client.run("r", go).result(timeout=20)
 
     assert asyncio.run(main()) == 5
+
+
+async def resolve(conn: Connection, id: str) -> None:
+    """Resolve a promise as soon as it is there."""
+    while not conn.execute("select from durable._promises where id = %s", (id,)).fetchall():
+        await asyncio.sleep(0.005)
+    conn.execute("select durable.resolve(%s, 'null')", (id,))
+
+
+@pytest.mark.parametrize("how", ["returns", "fails", "begins again"])
+def test_a_run_that_leaves_signals_unread_says_so(
+    dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """A run that ends with signals that nobody received warns of it, with their names and number, and so do
+    `why` and `show`; a signal that a generation before it left unread counts too.
+    """
+    app = App(dsn)
+
+    @app.workflow
+    async def entity(left: int) -> str:
+        await ctx.receive("request")
+        await ctx.promise(None, name="go")
+        if left:
+            ctx.continue_as_new(left - 1)
+        if how == "fails":
+            raise ValueError("no")
+        return "over"
+
+    async def main() -> None:
+        async with app.client() as client, app.worker():
+            run = await client.start(entity, int(how == "begins again"), id="r")
+            for _ in range(3):
+                signal(conn, "request")
+            await resolve(conn, "r.1")
+            if how == "begins again":
+                await resolve(conn, "r.3")
+            await asyncio.wait([asyncio.ensure_future(run.result())])
+
+    asyncio.run(main())
+    unread = {"returns": 2, "fails": 2, "begins again": 1}[how]
+    number = "a signal" if unread == 1 else f"{unread} signals"
+    said = f"ended without receiving {number}: request ({unread})"
+    (warning,) = [one for one in caplog.records if one.__dict__.get("event") == "run_signals_unread"]
+    assert warning.getMessage() == f"run r of entity {said}"
+    assert warning.__dict__["signals"] == {"request": unread}
+    causes = conn.execute("select cause, sentence from durable.why('r')").fetchall()
+    assert causes[1:] == [("unread", said)]
+
+
+def test_a_run_that_has_received_all_says_nothing(dsn: str, conn: Connection, caplog: Any) -> None:
+    """A run whose signals were all received warns of none; of one that came for a receive which its code had
+    given up it does.
+    """
+    app = App(dsn)
+
+    @app.workflow
+    async def reads(given_up: bool) -> None:
+        one = asyncio.ensure_future(ctx.receive("request"))
+        await ctx.promise(None, name="go")
+        if given_up:
+            one.cancel()
+            await ctx.promise(None, name="on")
+        else:
+            await one
+
+    async def main() -> None:
+        async with app.client() as client, app.worker():
+            for given_up, id in ((False, "all"), (True, "up")):
+                run = await client.start(reads, given_up, id=id)
+                await resolve(conn, f"{id}.1")
+                if given_up:
+                    while not conn.execute("select from durable._promises where id = 'up.2'").fetchall():
+                        await asyncio.sleep(0.005)
+                signal(conn, "request", run_id=id)
+                if given_up:
+                    await resolve(conn, "up.2")
+                await run.result()
+
+    asyncio.run(main())
+    warned = [
+        one.__dict__["run"] for one in caplog.records if one.__dict__.get("event") == "run_signals_unread"
+    ]
+    assert warned == ["up"]

@@ -290,6 +290,19 @@ def test_runs_that_ended(conn: Connection, clock: Clock, end: str) -> None:
     assert why(conn) == [(0, "r", cause, said)]
 
 
+def test_signals_that_nobody_received(conn: Connection, clock: Clock) -> None:
+    """A run that ended tells of the signals that it did not receive; five names, and all in the details."""
+    held = begin_run(conn, "r")
+    for number in range(6):
+        ask(conn, send("r", f"s{number}"))
+    ask(conn, send("r", "s0"))
+    take_turn(conn, "W", report(held, end=complete()))
+    said = "ended without receiving 7 signals: s0 (2), s1 (1), s2 (1), s3 (1), s4 (1), ..."
+    assert why(conn)[1:] == [(0, "r", "unread", said)]
+    (given,) = ask(conn, ("select details -> 'signals' from durable.why('r') offset 1", ()))
+    assert given == {"s0": 2} | {f"s{number}": 1 for number in range(1, 6)}
+
+
 def test_other_ends(conn: Connection, clock: Clock) -> None:
     """A deadline, a cancellation before the run began, and promises."""
     ask(conn, start("late", timeout="1 s"))

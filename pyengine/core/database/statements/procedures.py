@@ -119,6 +119,11 @@ BLOCKED = Procedure(
     sql="select coalesce(durable.worker_blocked_v1($1, $2), '[]')",
 )
 
+UNREAD_SIGNALS = Procedure(
+    signature="(executions[]) -> rows (execution, name, how many were not received)",
+    sql="select execution, name, unread from durable.unread_signals_v1($1::bigint[])",
+)
+
 IDLE = Procedure(
     signature=(
         "(worker, address, queues[], codes[] of hello, digests[], all three as text, ttl_ms, for ms) "

@@ -337,3 +337,20 @@ end
 $$;
 comment on function durable._receive_buffered(durable._run_report[], bigint) is
   'Handles the receives that the reports ask for: a buffered signal, or the next of a backlog, is received at once; else the next delivery of that name will be. A run that is being cancelled receives nothing (R14). Answers the executions that received a signal.';
+
+create or replace function durable.unread_signals_v1(p_executions bigint[])
+returns table (execution bigint, name text, unread integer) language plpgsql stable
+as $$
+begin
+  return query
+  select i.execution, i.name, n.unread
+  from unnest(p_executions) as u (execution)
+  join durable._inboxes i on i.execution = any (array[u.execution])
+  cross join lateral (
+    select greatest(i.delivered, (i.backlog_upto - i.backlog_from)::integer) - i.received as unread) n
+  where n.unread > 0
+  order by i.execution, i.name;
+end
+$$;
+comment on function durable.unread_signals_v1(bigint[]) is
+  'For our workers and views: how many signals of each name these executions have not received, those in the backlog too.';

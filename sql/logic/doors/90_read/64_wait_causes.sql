@@ -139,6 +139,24 @@ end
 $$;
 comment on function durable._end_cause(durable._promises, bigint) is 'How a run or promise ended: it waits for nothing.';
 
+create or replace function durable._unread_causes(p_execution bigint)
+returns setof durable._cause language sql stable
+as $$
+  select b.*
+  from (select sum(s.unread) as total, string_agg(format('%s (%s)', s.name, s.unread), ', ') filter (where s.place <= 5)
+                 || case when max(s.place) > 5 then ', ...' else '' end as names,
+               jsonb_object_agg(s.name, s.unread) as counts
+        from (select u.name, u.unread, row_number() over (order by u.name) as place
+              from durable.unread_signals_v1(array[p_execution]) u) s
+        having count(*) > 0) a
+  cross join lateral durable._because(
+    'unread', a.names,
+    format('ended without receiving %s: %s', case a.total when 1 then 'a signal' else a.total || ' signals' end, a.names),
+    p_details => jsonb_build_object('signals', a.counts)) b
+$$;
+comment on function durable._unread_causes(bigint) is
+  'The signals that a run left unread when it ended: whoever sent them, and waits for an answer, gets none.';
+
 create or replace function durable._schedule_cause(p_schedule durable._schedules, p_now bigint)
 returns durable._cause language plpgsql stable
 as $$

@@ -98,6 +98,7 @@ begin
     return;
   elsif v_promise.state <> 'pending' then
     return next durable._end_cause(v_promise, p_now);
+    return query select * from durable._unread_causes(v_promise.head);
     return;
   end if;
   return query select * from durable._lock_causes(p_id);
