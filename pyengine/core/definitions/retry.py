@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
-from typing import Literal, Protocol, TypeAlias
+from functools import lru_cache, partial
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from pyengine.core.process.backoff import grown
+from pyengine.core.values.error_access import asked, classes_of, is_a, is_retryable, leaves_of
 from pyengine.errors import InvalidRequest, recorded_module
 
 Duration: TypeAlias = str | float | timedelta
@@ -149,9 +151,11 @@ class Retry:
 
     def retries(self, error: BaseException) -> bool:
         """Whether an error of this class is worth another attempt."""
-        if getattr(error, "retryable", True) is False or isinstance(error, self.unless):
-            return False
-        return not self.only or isinstance(error, self.only)
+        return _is_worth_it(
+            error,
+            lambda one: is_a(one, *self.only) if self.only else True,
+            lambda one: is_a(one, *self.unless),
+        )
 
     def delay_ms(self, failures: int, error: BaseException, randomness: Randomness) -> int | None:
         """Return milliseconds until the next attempt, or None if there is none, or none before a resume.
@@ -183,17 +187,17 @@ class Retry:
 
 
 def _retry_after_ms(error: BaseException) -> int | None:
-    after = getattr(error, "retry_after", None)
+    return asked(lambda: _asked_for_ms(getattr(error, "retry_after", None)), None)
+
+
+def _asked_for_ms(after: Any) -> int | None:
     if after is None:
         return None
     if isinstance(after, int | float) and not isinstance(after, bool):
         after = max(0, after)
     elif isinstance(after, timedelta):
         after = max(timedelta(0), after)
-    try:
-        return parse_duration(after)
-    except InvalidRequest:
-        return None
+    return parse_duration(after)
 
 
 NO_RETRY = Retry(max_attempts=1)
@@ -214,12 +218,27 @@ class RecordedRetry(Retry):
 
     def retries(self, error: BaseException) -> bool:
         """Whether an error of this class, or of one of its base classes, is worth another attempt."""
-        if getattr(error, "retryable", True) is False:
-            return False
-        names = {_full_name(cls) for cls in type(error).__mro__}
-        return names.isdisjoint(self.unless_names) and not (
-            self.only_names and names.isdisjoint(self.only_names)
+        return _is_worth_it(
+            error,
+            lambda one: not self.only_names or not _names(one).isdisjoint(self.only_names),
+            lambda one: not _names(one).isdisjoint(self.unless_names),
         )
+
+
+def _is_worth_it(
+    error: BaseException, is_only: Callable[[BaseException], bool], is_unless: Callable[[BaseException], bool]
+) -> bool:
+    """Whether an error is worth another attempt; a group is if each of its members is, as those of a
+    TaskGroup say what went wrong.
+    """
+    leaves = list(leaves_of(error))
+    if any(not is_retryable(one) or is_unless(one) for one in (error, *leaves)):
+        return False
+    return is_only(error) or all(map(is_only, leaves))
+
+
+def _names(error: BaseException) -> frozenset[str]:
+    return frozenset(asked(partial(_full_name, cls), "") for cls in classes_of(type(error)))
 
 
 class _Policy(msgspec.Struct, omit_defaults=True):

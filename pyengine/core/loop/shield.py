@@ -93,7 +93,7 @@ class ShieldScope:
             if self._timeout is not None:
                 await self._timeout.__aexit__(kind, error, trace)
         finally:
-            deferred = self._leave(cancelled=isinstance(error, asyncio.CancelledError))
+            deferred = self._leave(cancelled=kind is not None and issubclass(kind, asyncio.CancelledError))
         if deferred and error is None:
             # raise it here, not at some later await
             await asyncio.sleep(0)

@@ -183,5 +183,5 @@ def _return(returned: asyncio.Future[T], value: T, error: BaseException | None) 
         returned.set_result(value)
     else:
         # which no future takes
-        stops = isinstance(error, StopIteration)
+        stops = type(error) is StopIteration
         returned.set_exception(RuntimeError("a function raised StopIteration") if stops else error)

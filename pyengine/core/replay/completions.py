@@ -66,7 +66,7 @@ def _child_error(call: Call, row: Row, codec: Codec) -> BaseException:
     """Return what a child run or promise that was not resolved raises in the code that waits for it."""
     error = codec.decode_error(row.data)
     # an error that the database made itself has no module
-    name = error.type if isinstance(error, RemoteError) and error.module is None else None
+    name = error.type if type(error) is RemoteError and error.module is None else None
     if call.kind in ("promise", "remote call"):
         if name == "Timeout":
             return TimeoutError(f"{call.kind} {call.id} timed out")

@@ -49,6 +49,7 @@ from pyengine.core.replay.divergence import refusal
 from pyengine.core.replay.extensions import NO_SEARCH, UnawaitedCalls
 from pyengine.core.replay.history import History, add_outcomes
 from pyengine.core.values.codec import Codec
+from pyengine.core.values.error_access import asked, is_a
 from pyengine.core.values.exceptions import only_error
 from pyengine.errors import DecodeError, EngineError, ForbiddenInWorkflow, NotAwaitable
 
@@ -297,7 +298,7 @@ class Replay:
             except EngineError as refused:
                 error = refused
         compensations, self._matcher.compensations = self._matcher.compensations, None
-        if compensations is None or error is None or isinstance(only_error(error), ContinueAsNewRequest):
+        if compensations is None or error is None or type(only_error(error)) is ContinueAsNewRequest:
             return
         self._sequence.revive()
         name = f"{self.run.workflow}, compensations"
@@ -381,16 +382,15 @@ class Replay:
             return self._failed(EngineError(message))
         error = main.exception()
         request = only_error(error)
-        if isinstance(request, ContinueAsNewRequest):
+        if type(request) is ContinueAsNewRequest:
             return self._next_generation(ContinueAsNew(value=request.param, children=()))
         if error is None:
             try:
                 return Complete(value=self._written(main))
             except EngineError as refused:
                 error = refused
-        hint = nested_loop_hint(error) or self._unawaited.hint(error)
-        if hint is not None:
-            error.add_note(hint)
+        hint = asked(lambda: nested_loop_hint(error) or self._unawaited.hint(error), None)
+        asked(lambda: error.add_note(hint) if hint else None, None)
         return self._next_attempt(error)
 
     def _written(self, main: DeterministicTask) -> str:
@@ -407,11 +407,11 @@ class Replay:
     def _next_attempt(self, error: BaseException) -> End:
         """Return how code that failed ends: as failed, or to be tried again by the policy of its workflow."""
         failure = self._failed(error)
-        if isinstance(error, EngineError) and error.is_final:
+        if is_a(error, EngineError) and asked(lambda: getattr(error, "is_final", False), False):
             return failure
         delay_ms = self.workflow.retry.delay_ms(self.run.attempt, error, self._randomness)
         if delay_ms is None:
-            return refusal(failure, error) if isinstance(error, DecodeError) else failure
+            return refusal(failure, error) if type(error) is DecodeError else failure
         again = ContinueAsNew(value=self.run.param, children=(), error=failure.error, retry_in_ms=delay_ms)
         return self._next_generation(again)
 

@@ -26,13 +26,14 @@ from typing import Any
 import msgspec
 
 from pyengine.core.values.depth import MAX_DEPTH, is_deep
+from pyengine.core.values.error_access import class_name
 from pyengine.core.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, ExceptionCodec
 from pyengine.core.values.hints import properties
-from pyengine.core.values.paths import at, brief, difference, holds_non_finite, innermost, place
+from pyengine.core.values.paths import at, brief, difference, holds_non_finite, innermost, place, same
 from pyengine.core.values.pydantic_models import error_text, read_unknown
 from pyengine.core.values.shape_builder import shape_of
 from pyengine.core.values.shapes import PLAIN, SORTED
-from pyengine.errors import DecodeError, EncodeError, PayloadTooLarge
+from pyengine.errors import DecodeError, EncodeError, EngineError, PayloadTooLarge
 
 logger = logging.getLogger("pyengine.codec")
 
@@ -124,11 +125,7 @@ class TypeCodec:
                 f"{_shown(self.annotation)}: {wrong_type(self.annotation, error)}",
                 where=where,
             ) from None
-        try:
-            equal = bool(value == back)
-        except Exception:  # boundary to user code: __eq__ may do anything
-            equal = False
-        if not equal:
+        if not same(value, back):
             self._refuse_difference(value, back, where)
         if self.blind and "null" in text:
             refuse_non_finite(value, where)
@@ -365,10 +362,18 @@ class Codec:
 
     def write(self, codec: TypeCodec, value: Any, where: str) -> str:
         """Return the JSON text of a value of a codec; otherwise as `encode`."""
-        packed = pack_value(codec, value, where)
-        if len(packed) > self.unchecked_bytes:
-            self.check_size(len(packed), where)
-        return codec.check(value, packed, where)[0]
+        try:
+            packed = pack_value(codec, value, where)
+            if len(packed) > self.unchecked_bytes:
+                self.check_size(len(packed), where)
+            return codec.check(value, packed, where)[0]
+        except EngineError:
+            raise
+        except BaseException as error:  # boundary to user code: the classes of a value may do anything
+            name = class_name(type(error))
+            raise EncodeError(
+                f"{where} cannot be written as JSON: it raises {name} when it is looked at", where=where
+            ) from None
 
     def write_only(self, value: Any, where: str) -> str:
         """Return the JSON text of a value that nothing reads back as the same value.

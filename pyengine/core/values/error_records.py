@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine.core.values.error_access import asked, class_name, dict_of, is_a, leaves_of
 from pyengine.errors import EngineError, RemoteError, RunFailed
 
 _DEPTH_MAX = 8
@@ -36,33 +37,26 @@ def describe_error(error: BaseException) -> str:
     that explains it.
     """
     member = _explaining(error)
-    text = str(member)
-    name = type(member).__qualname__
+    text = asked(lambda: str(member), "")
+    name = class_name(type(member))
     # the text of a RemoteError begins with the class that the original had
-    first = text if isinstance(member, RemoteError) or not text else f"{name}: {text}"
+    first = text if is_a(member, RemoteError) or not text else f"{name}: {text}"
     # those of a RunFailed repeat the traceback of its cause
-    notes = () if isinstance(member, RunFailed) else getattr(member, "__notes__", ())
-    lines = [*(first or name).split("\n"), *(str(one) for one in notes)]
+    noted = () if is_a(member, RunFailed) else dict_of(member).get("__notes__", ())
+    notes = asked(lambda: [str(one) for one in noted], list[str]())
+    lines = [*(first or name).split("\n"), *notes]
     if member is not error:
-        lines[0] += _in_group(type(error).__name__, sum(1 for _ in _leaves(error)))
+        lines[0] += _in_group(type(error).__name__, sum(1 for _ in leaves_of(error)))
     return "\n".join(lines)
 
 
 def _explaining(error: BaseException) -> BaseException:
     """Return the member of a group that says what to do: one of the engine with a hint, or the only one."""
-    leaves = list(_leaves(error))
+    leaves = list(leaves_of(error))
     for one in leaves:
-        if isinstance(one, EngineError) and one.hint:
+        if is_a(one, EngineError) and dict_of(one).get("hint"):
             return one
     return leaves[0] if len(leaves) == 1 else error
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
-    else:
-        yield error
 
 
 def _in_group(group: str, count: int) -> str:

@@ -14,19 +14,34 @@ class, message and traceback remain, cut short.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import math
 import sys
 import typing
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
 from pyengine import errors
 from pyengine.core.values.depth import is_deep
+from pyengine.core.values.error_access import (
+    RECORDED,
+    arguments_of,
+    asked,
+    attributes_of,
+    cause_of,
+    class_module,
+    class_name,
+    classes_of,
+    is_a,
+    is_retryable,
+    members_of,
+    set_cause,
+    traceback_of,
+)
 from pyengine.core.values.pydantic_models import read_unknown, write_unknown
-from pyengine.core.values.tracebacks import RECORDED, place_of, recorded_of, remember, traceback_text
+from pyengine.core.values.tracebacks import place_of, recorded_of, remember, traceback_text
 from pyengine.errors import EngineError, RemoteError, recorded_module
 
 ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
@@ -57,6 +72,7 @@ MIN_ERROR_BYTES = 4096
 """The limit on errors is never lower, however low that on payloads: errors must be able to report it."""
 
 _MAX_DEPTH = 8
+_NO_NAMES: frozenset[str] = frozenset()
 
 
 def error_kind(error: object) -> ErrorKind:
@@ -80,31 +96,31 @@ def error_kind(error: object) -> ErrorKind:
 
 def only_error(error: BaseException | None) -> BaseException | None:
     """Return the only member of an exception group (also of nested ones), or the error itself."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    while error is not None and len(members := members_of(error)) == 1:
+        error = members[0]
     return error
 
 
 def _kind(error: object, depth: int) -> ErrorKind:
-    if isinstance(error, RemoteError):
+    if is_a(error, RemoteError):
         kind = vars(error).get("kind")
-        return kind if kind in _KINDS else _kind_of_record({"type": error.type})
-    if not isinstance(error, BaseException):
+        return kind if kind in _KINDS else _kind_of_record({"type": vars(error).get("type")})
+    if not issubclass(type(error), BaseException):
         return _kind_of_record(error)
+    error = typing.cast("BaseException", error)
     for classes, kind in _CLASSED:
-        if isinstance(error, classes):
+        if is_a(error, *classes):
             return kind
-    cause = error.__cause__
-    if type(error) is errors.RunFailed and cause is not None:
+    if type(error) is errors.RunFailed and error.__cause__ is not None:
         # causes may form a cycle
-        return _kind(cause, depth + 1) if depth < _MAX_DEPTH else "UserError"
-    if isinstance(error, BaseExceptionGroup):
-        kinds = {_kind(one, depth + 1) for one in error.exceptions} if depth < _MAX_DEPTH else set()
+        return _kind(error.__cause__, depth + 1) if depth < _MAX_DEPTH else "UserError"
+    if is_a(error, BaseExceptionGroup):
+        kinds = {_kind(one, depth + 1) for one in members_of(error)} if depth < _MAX_DEPTH else set()
         return kinds.pop() if len(kinds) == 1 else "UserError"
     # by name, since this module does not import asyncio
-    if any(cls.__name__ == "CancelledError" for cls in type(error).__mro__):
+    if any(class_name(cls) == "CancelledError" for cls in classes_of(type(error))):
         return "Cancelled"
-    return "UserError" if isinstance(error, Exception) and type(error) is not EngineError else "Trap"
+    return "UserError" if is_a(error, Exception) and type(error) is not EngineError else "Trap"
 
 
 def _kind_of_record(record: object) -> ErrorKind:
@@ -144,7 +160,7 @@ class ExceptionCodec:
             error: the error.
             origin: the run, step and attempt that raised it, unless it was read from a journal.
         """
-        record = _describe(error, 0)
+        record = asked(lambda: _describe(error, 0), None) or _bare(error)
         if origin and "origin" not in record:
             record["origin"] = self._origin(error, origin)
         packed = msgspec.json.encode(record)
@@ -152,12 +168,18 @@ class ExceptionCodec:
             packed = msgspec.json.encode(_cut(record, self._max_bytes))
         return packed.decode()
 
+    def unseen(self, error: BaseException, why: str, **origin: str | int) -> str:
+        """Return the JSON text of an error at which nobody may look, with a message in place of its own."""
+        record = _bare(error, why)
+        record["origin"] = self._origin(error, origin)
+        return msgspec.json.encode(record).decode()
+
     def _origin(self, error: BaseException, origin: Mapping[str, str | int]) -> dict[str, str | int]:
         """Return where an error was raised."""
         found = dict(origin)
         if self._worker is not None:
             found["worker"] = self._worker
-        place = place_of(error.__traceback__)
+        place = place_of(traceback_of(error))
         if place is not None:
             found["file"], found["line"] = _clean(place[0]), place[1]
         return found
@@ -177,6 +199,8 @@ class ExceptionCodec:
         except RecursionError:
             # only a row that was not written by this engine has so many causes, or is so deep
             return _remote({"message": "an error with more causes than can be followed"}, None)
+        except BaseException:  # boundary to user code: a class may do anything when it is set up
+            return _remote(record if isinstance(record, dict) else {}, None)
 
     def _build(self, record: Any) -> BaseException:
         if not isinstance(record, dict):
@@ -187,7 +211,7 @@ class ExceptionCodec:
         if error is None:
             error = _remote(record, cause)
         else:
-            error.__cause__ = cause
+            set_cause(error, cause)
         remember(error, record.get("traceback"), record.get("origin"))
         return error
 
@@ -273,9 +297,23 @@ def _remote(record: dict[str, Any], cause: BaseException | None) -> RemoteError:
     return error
 
 
+def _bare(error: BaseException, why: str = "an error that raises when it is looked at") -> dict[str, Any]:
+    """Return the record of an error of which no more than its class is known; it becomes a RemoteError."""
+    cls = type(error)
+    return {
+        "type": _clean(class_name(cls)),
+        "module": _clean(class_module(cls)),
+        "message": why,
+        "kind": asked(lambda: error_kind(error), "UserError"),
+        "traceback": "",
+        "retryable": True,
+        "lossy": True,
+    }
+
+
 def _describe(error: BaseException, depth: int, *, fold: bool = False) -> dict[str, Any]:
-    if isinstance(error, RemoteError):
-        return _describe_remote(error, depth)
+    if is_a(error, RemoteError):
+        return _describe_remote(typing.cast("RemoteError", error), depth)
     cls = type(error)
     lossy: list[str] = []
     record: dict[str, Any] = {
@@ -288,11 +326,11 @@ def _describe(error: BaseException, depth: int, *, fold: bool = False) -> dict[s
     data = _attributes(error, lossy)
     if data:
         record["data"] = data
-    if isinstance(error, BaseExceptionGroup) and depth < _MAX_DEPTH:
-        record["exceptions"] = [_describe(one, depth + 1) for one in error.exceptions]
+    if is_a(error, BaseExceptionGroup) and depth < _MAX_DEPTH:
+        record["exceptions"] = [_describe(one, depth + 1) for one in members_of(error)]
     _add_origin(record, error, fold=fold)
     _add_cause(record, error, depth, fold=fold)
-    record["retryable"] = getattr(error, "retryable", True) is not False
+    record["retryable"] = is_retryable(error)
     if lossy:
         record["lossy"] = True
     return record
@@ -300,16 +338,23 @@ def _describe(error: BaseException, depth: int, *, fold: bool = False) -> dict[s
 
 def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
     """Return the attributes of an error as plain JSON; declared ones are encoded by their type."""
-    values = {name: one for name, one in getattr(error, "__dict__", {}).items() if name != RECORDED}
-    declared = getattr(error, "__dataclass_fields__", {})
-    values |= {name: getattr(error, name) for name in declared if hasattr(error, name)}
+    values = {name: one for name, one in attributes_of(error).items() if name != RECORDED}
+    declared = asked(lambda: frozenset(getattr(type(error), "__dataclass_fields__", ())), _NO_NAMES)
+    annotated = asked(lambda: frozenset(getattr(type(error), "__annotations__", ())), _NO_NAMES)
+    for name in declared - values.keys():
+        value = asked(partial(getattr, error, name), declared)
+        if value is not declared:
+            values[name] = value
     data: dict[str, Any] = {}
     for name, value in values.items():
-        if name in declared or name in getattr(type(error), "__annotations__", {}):
-            with contextlib.suppress(TypeError, ValueError, RecursionError):
-                value = msgspec.to_builtins(value, str_keys=True, enc_hook=write_unknown)
+        if name in declared or name in annotated:
+            value = asked(partial(_written, value), value)
         data[_clean(str(name))] = _plain(value, lossy)
     return data
+
+
+def _written(value: Any) -> Any:
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=write_unknown)
 
 
 def _describe_remote(error: RemoteError, depth: int) -> dict[str, Any]:
@@ -337,10 +382,8 @@ def _add_origin(record: dict[str, Any], error: BaseException, *, fold: bool = Fa
 
 def _add_cause(record: dict[str, Any], error: BaseException, depth: int, *, fold: bool = False) -> None:
     # what the engine found wrong with a value or a request: the frames in which it looked lead nowhere
-    fold = fold or (isinstance(error, EngineError) and error_kind(error) == "UserError")
-    cause = error.__cause__
-    if cause is None and not error.__suppress_context__:
-        cause = error.__context__
+    fold = fold or (is_a(error, EngineError) and error_kind(error) == "UserError")
+    cause = cause_of(error)
     # the limit on depth also ends cycles of causes
     if cause is not None and depth < _MAX_DEPTH:
         record["cause"] = _describe(cause, depth + 1, fold=fold)
@@ -376,9 +419,9 @@ def _shortened(text: str, max_bytes: int, *, end: bool = False) -> str:
 def parts_of(error: BaseException) -> Iterator[Any]:
     """Yield what an error and its causes carry: all that is written of them, except tracebacks."""
     for _ in range(_MAX_DEPTH):
-        yield error.args
-        yield getattr(error, "__dict__", None)
-        cause = error.__cause__ or error.__context__
+        yield arguments_of(error)
+        yield attributes_of(error)
+        cause = cause_of(error)
         if cause is None:
             return
         error = cause
@@ -386,16 +429,13 @@ def parts_of(error: BaseException) -> Iterator[Any]:
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:
     # the second argument of a group is its members, which have a field of their own
-    return error.args[:1] if isinstance(error, BaseExceptionGroup) else error.args
+    return arguments_of(error)[: 1 if is_a(error, BaseExceptionGroup) else None]
 
 
 def error_message(error: BaseException) -> str:
     """Return the message of an error, whatever its class does when it is asked for."""
-    try:
-        text = error.message if isinstance(error, EngineError) else str(error)
-    except Exception:  # boundary to user code: __str__ may do anything
-        text = _repr(error)
-    return _clean(text)
+    text = asked(lambda: error.message if isinstance(error, EngineError) else str(error), None)
+    return _clean(_repr(error) if text is None else text)
 
 
 def _plain(value: Any, lossy: list[str], depth: int = 0) -> Any:
@@ -419,10 +459,7 @@ def _degrade(value: Any, lossy: list[str]) -> str:
 
 
 def _repr(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:  # boundary to user code: __repr__ may do anything
-        return f"<{type(value).__qualname__}>"
+    return asked(lambda: repr(value), f"<{class_name(type(value))}>")
 
 
 def _clean(text: str) -> str:

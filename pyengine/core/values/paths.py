@@ -25,7 +25,7 @@ def same(value: Any, back: Any) -> bool:
     """Whether two values are equal; false if `__eq__` raises."""
     try:
         return bool(value == back)
-    except Exception:  # boundary to user code: __eq__ may do anything
+    except BaseException:  # boundary to user code: __eq__ may do anything
         return False
 
 
@@ -150,6 +150,6 @@ def brief(value: Any) -> str:
     """Return a value as errors show it, at most 60 characters."""
     try:
         text = repr(value)
-    except Exception:  # boundary to user code: __repr__ may do anything
+    except BaseException:  # boundary to user code: __repr__ may do anything
         text = f"<{type(value).__qualname__}>"
     return text if len(text) <= 60 else f"{text[:57]}..."

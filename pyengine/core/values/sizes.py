@@ -31,7 +31,7 @@ def is_large(value: Any) -> bool:
         return len(value) >= LARGE_BYTES
     try:
         return _outgrows(value)
-    except Exception:  # boundary to user code: its classes may do anything
+    except BaseException:  # boundary to user code: its classes may do anything
         return False
 
 

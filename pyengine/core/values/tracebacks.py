@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from pyengine import errors
+from pyengine.core.values.error_access import RECORDED, asked, class_name, dict_of, is_a, traceback_of
 
 _HEADER = "Traceback (most recent call last):\n"
 _LENGTH_MAX = 16_000
@@ -26,9 +27,6 @@ _PATHS = sysconfig.get_paths()
 # modules without a file have a name in angle brackets
 _LIBRARIES = ("<", *(_PATHS[name] + os.sep for name in ("stdlib", "purelib", "platlib")))
 _DEMONSTRATION = os.path.join(_PACKAGE, "demo") + os.sep
-
-RECORDED = "__pyengine_recorded__"
-"""Name of the attribute by which an error keeps what a journal holds about its origin."""
 
 
 class Recorded:
@@ -51,12 +49,12 @@ def remember(error: BaseException, traceback: object, origin: object) -> None:
     text = traceback if isinstance(traceback, str) and '  File "' in traceback else None
     place = origin if isinstance(origin, dict) else None
     if text or place:
-        error.__dict__[RECORDED] = Recorded(text, place)
+        dict_of(error)[RECORDED] = Recorded(text, place)
 
 
 def recorded_of(error: BaseException) -> Recorded | None:
     """Return the recorded origin of an error; None if it was raised in this process."""
-    found = error.__dict__.get(RECORDED)
+    found = dict_of(error).get(RECORDED)
     return found if isinstance(found, Recorded) else None
 
 
@@ -91,10 +89,19 @@ def traceback_text(error: BaseException, *, fold: bool = False) -> str:
         error: the error.
         fold: leave them out in any case, as of an error of the engine: it is the cause of one.
     """
-    shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    left_out = _leave_out(shown, is_engine_error=fold or isinstance(error, errors.EngineError))
+    trace = traceback_of(error)
+    lines = asked(lambda: _lines(error, trace, fold=fold), None)
+    if lines is None:
+        # its class raises when it is looked at
+        lines = [*([_HEADER] if trace else ()), *traceback.format_tb(trace), f"{class_name(type(error))}\n"]
+    return "".join(lines)[-_LENGTH_MAX:]
+
+
+def _lines(error: BaseException, trace: TracebackType | None, *, fold: bool) -> list[str]:
+    shown = traceback.TracebackException(type(error), error, trace, compact=True)
+    left_out = _leave_out(shown, is_engine_error=fold or is_a(error, errors.EngineError))
     lines = list(shown.format(chain=False))
-    if error.__traceback__ is not None and lines[:1] == [_HEADER]:
+    if trace is not None and lines[:1] == [_HEADER]:
         frames = len(shown.stack.format())
         if left_out:
             lines.insert(1 + frames, f"  (frames of pyengine left out: {left_out})\n")
@@ -105,7 +112,7 @@ def traceback_text(error: BaseException, *, fold: bool = False) -> str:
     if recorded:
         frames = max(len(lines) - len(list(shown.format_exception_only())), 0)
         lines = [*lines[:frames], recorded.removeprefix(_HEADER)] if frames else [recorded]
-    return "".join(lines)[-_LENGTH_MAX:]
+    return lines
 
 
 def _recorded_text(error: BaseException) -> str | None:

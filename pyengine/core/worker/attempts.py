@@ -40,7 +40,7 @@ class Attempt(msgspec.Struct, eq=False):
         started_s: when the body began, by our clock; 0 while it waits for its turn.
         wanted: the outcome counts; False once the attempt is cancelled or left behind.
         timed_out: it was cancelled because its time was over.
-        returned: the body has returned, and its result is being written, which is not on its time.
+        returned_s: when the body returned, by our clock, 0 before: writing its outcome is not on its time.
         token: shows the body whether the outcome still counts. The body's context refers to it; if it were
             the attempt itself, which refers to the task, only the garbage collector would free both.
         task: executes it, unless a thread does.
@@ -55,7 +55,7 @@ class Attempt(msgspec.Struct, eq=False):
     started_s: float = 0.0
     wanted: bool = True
     timed_out: bool = False
-    returned: bool = False
+    returned_s: float = 0.0
     token: StepToken = msgspec.field(default_factory=StepToken)
     task: asyncio.Task[None] | None = None
     timer: clock.Timer | None = None

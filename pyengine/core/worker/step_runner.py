@@ -1,13 +1,14 @@
 """Running the bodies of steps.
 
 Lives here: `StepRunner`, which executes one attempt of a step and posts its outcome. May not: turns, the
-journal, the choice of the next attempt (run_driver.py), what steps show while they run (attempts.py).
+journal, the choice of the next attempt (run_driver.py), what steps show while they run (attempts.py), the
+record of an error (failures.py).
 Design: an attempt ends in exactly one event, or in none if its outcome is not needed any more (the run was
 lost, released or has ended, or the step was given up). Then async bodies, which are tasks of the worker's
 loop, are cancelled, and sync ones, which run in threads, can see it in their token. A failure that the policy
 retries is an outcome too, with its delay. The first of several outcomes of a step states its policy, which
 governs the step from then on. A result is written and checked in the thread that its body ran in; that of an
-async body in the loop, or in a thread of ours if it is large; so is an error.
+async body in the loop, or in a thread of ours if it is large.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from types import FrameType
 from typing import Any
 
 from pyengine.core.definitions.current_run import StepInfo, current_step
-from pyengine.core.definitions.retry import Randomness, policy_text
+from pyengine.core.definitions.retry import Randomness
 from pyengine.core.process import clock
 from pyengine.core.process.background import Background
 from pyengine.core.process.lease_terms import LeaseOver, LeaseTerms
@@ -35,12 +36,12 @@ from pyengine.core.protocol.commands import StepOutcome
 from pyengine.core.protocol.turn import Lease
 from pyengine.core.replay.advance import StepCall
 from pyengine.core.values.codec import Codec
-from pyengine.core.values.exceptions import parts_of
 from pyengine.core.values.sizes import is_large
-from pyengine.core.worker.attempts import Attempt, StepProgress, policy_of, step_outcome
+from pyengine.core.worker.attempts import Attempt, StepProgress, step_outcome
 from pyengine.core.worker.capacity import Capacity
 from pyengine.core.worker.effects import CancelAttempt, StartAttempt
 from pyengine.core.worker.events import AttemptDeferred, AttemptEnded, Event, StepProgressed
+from pyengine.core.worker.failures import Failures
 from pyengine.core.worker.run_driver import RunDriver
 from pyengine.core.worker.run_state import LeasedRun
 from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeout
@@ -50,6 +51,8 @@ logger = logging.getLogger("pyengine.steps")
 _EAGER = sys.version_info >= (3, 12)
 UNWIND_S = 5.0
 """How long an async body may take to end after it was cancelled, in seconds."""
+WRITING_S = 120.0
+"""How long a result may take to be written, in seconds; its classes are the user's, and may hang."""
 
 
 def too_long(call: StepCall) -> StepTimeout:
@@ -61,18 +64,23 @@ def too_long(call: StepCall) -> StepTimeout:
 
 
 def renewable(runs: Iterable[LeasedRun]) -> dict[Lease, LeasedRun]:
-    """Return the leases to renew: not those of runs whose steps do not end at their timeout."""
-    late_s = clock.monotonic() - 2 * UNWIND_S
+    """Return the leases to renew: not those of runs whose steps do not end at their timeout, or whose results
+    are not written after a time in which the largest is.
+    """
+    now_s = clock.monotonic()
     leases = {}
     for run in runs:
-        overdue = any(
-            attempt.started_s and attempt.started_s + attempt.call.step.timeout_ms / 1000 < late_s
-            for attempt in run.phase.attempts.copy().values()
-            if attempt.call.step.timeout_ms is not None and not attempt.returned
-        )
-        if not overdue:
+        if not any(_is_overdue(attempt, now_s) for attempt in run.phase.attempts.copy().values()):
             leases[run.lease] = run
     return leases
+
+
+def _is_overdue(attempt: Attempt, now_s: float) -> bool:
+    if attempt.returned_s:
+        return attempt.returned_s < now_s - WRITING_S
+    timeout_ms = attempt.call.step.timeout_ms
+    late = timeout_ms is not None and attempt.started_s + timeout_ms / 1000 < now_s - 2 * UNWIND_S
+    return attempt.started_s > 0 and late
 
 
 def lease_in(
@@ -154,7 +162,7 @@ class StepRunner:
     ) -> None:
         self._loop = loop
         self._codec = codec
-        self._randomness = randomness
+        self._failures = Failures(loop, codec, randomness, post)
         self._concurrency = concurrency
         self._pool = ThreadPool(loop, threads)
         self._failed = failed
@@ -228,6 +236,7 @@ class StepRunner:
         """Let the threads end that are not busy."""
         self._put_off.stop()
         self._pool.close()
+        self._failures.close()
 
     # -- bodies
 
@@ -335,7 +344,7 @@ class StepRunner:
             attempt.unawaited = value
             return None
         # from here on it is we who take the time
-        attempt.returned = True
+        attempt.returned_s = clock.monotonic()
         return _Written(partial(self._written, attempt, value))
 
     def _thread_done(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
@@ -345,7 +354,7 @@ class StepRunner:
             # a plain function around an async one
             self.start(StartAttempt(run, attempt))
             return
-        if isinstance(error, LeaseOver):
+        if type(error) is LeaseOver:
             self._put_off.start(self._start_again(StartAttempt(run, attempt)))
             return
         try:
@@ -389,7 +398,7 @@ class StepRunner:
             attempt.timer = clock.call_later(timeout_ms / 1000, self._time_out, attempt)
 
     def _time_out(self, attempt: Attempt) -> None:
-        if not attempt.wanted or attempt.returned:
+        if not attempt.wanted or attempt.returned_s:
             return
         if attempt.task is None or attempt.timed_out:
             # a thread cannot be stopped, and a body that does not give way is left behind
@@ -412,7 +421,7 @@ class StepRunner:
         if not self._counts(attempt):
             return
         if is_large(value):
-            attempt.returned = True
+            attempt.returned_s = clock.monotonic()
             self._values.submit(partial(self._written, attempt, value), partial(self._post_written, attempt))
         else:
             self._post(AttemptEnded(attempt, self._written(attempt, value)))
@@ -431,35 +440,12 @@ class StepRunner:
             text = self._codec.write(call.step.signature.result, value, where)
         except (EncodeError, PayloadTooLarge) as error:
             # the body would give the same again
-            return step_outcome(call, error=self._text(attempt, error))
+            return step_outcome(call, error=self._failures.text(attempt, error))
         return StepOutcome(child=call.child, name=call.name, hash=call.hash, attempt=call.attempt, value=text)
 
     def _fail(self, attempt: Attempt, error: BaseException) -> None:
-        if not self._counts(attempt):
-            return
-        if is_large([*parts_of(error)]):
-            attempt.returned = True
-            self._values.submit(partial(self._failure, attempt, error), partial(self._post_written, attempt))
-        else:
-            self._post(AttemptEnded(attempt, self._failure(attempt, error)))
-
-    def _failure(self, attempt: Attempt, error: BaseException) -> StepOutcome:
-        call = attempt.call
-        policy = policy_of(call)
-        delay_ms = policy.delay_ms(call.failures + 1, error, self._randomness)
-        text = self._text(attempt, error)
-        if delay_ms is None and policy.pauses(call.failures + 1) and policy.retries(error):
-            # the next attempt is due as soon as the run is resumed
-            delay_ms = 0
-        if delay_ms is None:
-            return step_outcome(call, error=text)
-        retry = policy_text(policy) if call.attempt == 1 and not attempt.begun else None
-        return step_outcome(call, error=text, retry_in_ms=delay_ms, retry=retry)
-
-    def _text(self, attempt: Attempt, error: BaseException) -> str:
-        """Return the JSON text of the error of an attempt."""
-        call = attempt.call
-        return self._codec.encode_error(error, run=attempt.run_id, step=call.name, attempt=call.attempt)
+        if self._counts(attempt):
+            self._failures.post(attempt, error)
 
     def _counts(self, attempt: Attempt) -> bool:
         """Whether the outcome is wanted; it is asked once, when the attempt has ended."""

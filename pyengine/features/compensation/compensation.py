@@ -17,6 +17,8 @@ from pyengine.core.definitions.registry import Step, Workflow
 from pyengine.core.loop.event_loop import DeterministicLoop
 from pyengine.core.loop.shield import ShieldScope
 from pyengine.core.replay.call_matcher import CallMatcher
+from pyengine.core.values.error_access import class_name
+from pyengine.core.values.exceptions import error_message
 from pyengine.errors import EngineError
 
 
@@ -97,5 +99,7 @@ def _name(undo: Callable[..., Any]) -> str:
 
 
 def _message(error: BaseException, failed: list[tuple[str, BaseException]]) -> str:
-    listed = "; ".join(f"{name}: {type(problem).__name__}: {problem}" for name, problem in failed)
-    return f"after {type(error).__name__}: {error}, a compensation failed: {listed}"
+    listed = "; ".join(
+        f"{name}: {class_name(type(problem))}: {error_message(problem)}" for name, problem in failed
+    )
+    return f"after {class_name(type(error))}: {error_message(error)}, a compensation failed: {listed}"

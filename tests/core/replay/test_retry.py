@@ -237,3 +237,27 @@ def test_a_policy_that_tries_once_is_not_recorded() -> None:
     assert policy_text(Retry(max_attempts=1, initial="5s")) is None
     for text in ("null", "7", "{", '{"max_attempts": 3}', '{"max_attempts": 0, "initial_ms": 1}'):
         assert recorded_policy(text) == NO_RETRY
+
+
+class Final(ValueError):
+    retryable = False
+
+
+@pytest.mark.parametrize(
+    ("members", "policy", "worth"),
+    [
+        ([OSError(), Final()], Retry(), False),
+        ([OSError(), KeyError()], Retry(unless=(KeyError,)), False),
+        ([ExceptionGroup("g", [KeyError()])], Retry(unless=(LookupError,)), False),
+        ([OSError(), TimeoutError()], Retry(only=(OSError,)), True),
+        ([OSError(), KeyError()], Retry(only=(OSError,)), False),
+        ([OSError(), KeyError()], Retry(only=(ExceptionGroup,)), True),
+    ],
+)
+def test_a_group_is_worth_what_its_members_are(members: list[Exception], policy: Retry, worth: bool) -> None:
+    """A TaskGroup hides no error from a policy; neither does the recorded form of the policy."""
+    group = ExceptionGroup("tasks", members)
+    text = policy_text(policy)
+    assert text is not None
+    assert policy.retries(group) is worth
+    assert recorded_policy(text).retries(group) is worth
