@@ -73,12 +73,12 @@ def python_sdk(version: str, *more: str, base: Path | None = None) -> Sdk:
     python = base or new_python()
 
     def build(folder: Path) -> None:
-        _run("the environment", python, "-m", "venv", folder)
+        run_program("the environment", python, "-m", "venv", folder)
         what = ("resonate-sdk" if version == NEWEST else f"resonate-sdk=={version}", *more)
         pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet")
-        _run(f"pip does not get {' '.join(what)}", *pip, *what)
+        run_program(f"pip does not get {' '.join(what)}", *pip, *what)
 
-    folder = _made(f"sdk-python-{'with-' * bool(more)}{version}", build)
+    folder = made(f"sdk-python-{'with-' * bool(more)}{version}", build)
     return Sdk(command=(str(folder / "bin" / "python"),), folder=folder)
 
 
@@ -116,9 +116,10 @@ def npm_packages(name: str, *what: str) -> Path:
     def build(folder: Path) -> None:
         (folder / "package.json").write_text('{"type": "module", "private": true}', encoding="utf-8")
         options = ("--no-audit", "--no-fund", "--ignore-scripts")
-        _run(f"npm does not get {' '.join(what)}", NODE, NPM, "install", *options, *what, folder=folder)
+        npm = (NODE, NPM, "install", *options, *what)
+        run_program(f"npm does not get {' '.join(what)}", *npm, folder=folder)
 
-    return _made(name, build)
+    return made(name, build)
 
 
 def typescript_sdk_with_postgres(version: str) -> Sdk:
@@ -132,7 +133,7 @@ def new_python() -> Path:
     Raises:
         NoSdk: there is none.
     """
-    for path in _pythons():
+    for path in pythons():
         asked = "import sys, venv, ensurepip; print(*sys.version_info[:2])"
         try:
             told = subprocess.run([path, "-c", asked], capture_output=True, text=True, timeout=60)
@@ -144,7 +145,8 @@ def new_python() -> Path:
     raise NoSdk(f"no Python {wanted} or newer, neither on the PATH nor in pyenv, for resonate-sdk")
 
 
-def _pythons() -> Iterator[Path]:
+def pythons() -> Iterator[Path]:
+    """Interpreters of this machine: this one, those on the PATH, and those of pyenv."""
     yield Path(sys.executable)
     names = [f"python3.{minor}" for minor in range(NEEDED[1], NEEDED[1] + 8)]
     yield from (Path(found) for name in (*names, "python3") if (found := shutil.which(name)))
@@ -152,7 +154,7 @@ def _pythons() -> Iterator[Path]:
     yield from sorted(root.glob("versions/3.*/bin/python"))
 
 
-def _made(name: str, build: Callable[[Path], None]) -> Path:
+def made(name: str, build: Callable[[Path], None]) -> Path:
     """A folder of the cache, built if it is not there; the newest version is looked for each time."""
     home = Path(platformdirs.user_cache_dir("pyengine-tests"))
     home.mkdir(parents=True, exist_ok=True)
@@ -171,7 +173,12 @@ def _made(name: str, build: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _run(trouble: str, program: Path, *args: str | Path, folder: Path | None = None) -> None:
+def run_program(trouble: str, program: Path, *args: str | Path, folder: Path | None = None) -> None:
+    """Run a program to its end.
+
+    Raises:
+        NoSdk: it fails, or does not end.
+    """
     try:
         done = subprocess.run(
             [program, *args],

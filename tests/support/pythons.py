@@ -1,0 +1,65 @@
+"""The other Pythons of this machine, with this package installed as its users install it.
+
+What lives here: which interpreters there are, the environments with what the package needs, kept in the
+user's cache, and the package itself, built once a session. What may not: what is run there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from tests.support.sdks import made, pythons, run_program
+from tests.support.tree import ROOT
+
+_ASKED = "import sys, venv, ensurepip; print(*sys.version_info[:3])"
+OLDEST = (3, 11)
+
+
+@cache
+def other_pythons() -> dict[str, Path]:
+    """The newest interpreter of each minor version that pyengine runs on and this one is not, as 3.12."""
+    found: dict[tuple[int, ...], Path] = {}
+    for path in pythons():
+        try:
+            told = subprocess.run([path, "-c", _ASKED], capture_output=True, text=True, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if told.returncode == 0:
+            found[tuple(map(int, told.stdout.split()))] = path
+    supported = {version: path for version, path in sorted(found.items()) if version[:2] >= OLDEST}
+    here = sys.version_info[:2]
+    return {f"{one[0]}.{one[1]}": path for one, path in supported.items() if one[:2] != here}
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the package of this tree, and return its wheel."""
+    pip = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder)
+    run_program("the wheel", Path(sys.executable), *pip, ROOT)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def install(wheel: Path, minor: str, folder: Path) -> tuple[Path, dict[str, str]]:
+    """Install a wheel for another Python, beside what it needs.
+
+    Returns:
+        The interpreter, and the environment in which it imports the wheel alone.
+    """
+    needs = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    named = hashlib.sha256(needs.encode()).hexdigest()[:12]
+
+    def build(home: Path) -> None:
+        run_program("the environment", other_pythons()[minor], "-m", "venv", home)
+        pip = (home / "bin" / "python", "-m", "pip")
+        run_program(f"pip does not get what {wheel.name} needs", *pip, "install", "--quiet", wheel)
+        run_program("pip keeps the package", *pip, "uninstall", "--quiet", "--yes", "pyengine-durable")
+
+    python = made(f"python-{minor}-{named}", build) / "bin" / "python"
+    pip = (python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, wheel)
+    run_program("pip refuses the wheel", *pip)
+    return python, {**os.environ, "PYTHONPATH": str(folder), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
