@@ -31,7 +31,8 @@ class Target:
     """A workflow, and the options for which it has defaults.
 
     Args:
-        definition: its definition; None if it is known by name only.
+        definition: its definition; None if it is not known here.
+        by_name: whether it was given as a name, so that nothing checks what types its arguments have in code.
         name: its name, or the address of a service.
         queue: queue of the runs; None for the one that the workflow declares, which the database knows.
         version: version of the workflow.
@@ -39,6 +40,7 @@ class Target:
     """
 
     definition: WorkflowDef | None
+    by_name: bool
     name: str
     queue: str | None
     version: str
@@ -71,6 +73,7 @@ def target_of(
         timeout_ms = definition.deadline_ms if timeout is None else timeout_ms
     return Target(
         definition=definition,
+        by_name=isinstance(workflow, str),
         name=workflow if isinstance(workflow, str) else workflow.name,
         queue=queue if definition is None else queue or "default",
         version=version or "1",
@@ -105,14 +108,15 @@ def input_of(
         NotFound: nor is the workflow among those that are known here.
     """
     if target.definition is not None:
-        return target.definition.signature.encode(args, kwargs)
-    try:
-        return named_input(codec, args, kwargs)
-    except EncodeError:
-        # objects of classes are arguments of workflows that are known here: the name may be mistyped
-        if any(registry.workflows()) and not target.name.startswith(SERVICE):
+        signature = target.definition.signature
+        return signature.encode_json(args, kwargs) if target.by_name else signature.encode(args, kwargs)
+    if any(registry.workflows()) and not target.name.startswith(SERVICE):
+        try:
+            return codec.encode(_form(args, kwargs), where="the arguments")
+        except EncodeError:
+            # objects of classes are arguments of workflows that are known here: the name may be mistyped
             registry.workflow(target.name, target.version)
-        raise
+    return named_input(codec, args, kwargs)
 
 
 def named_input(codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -122,11 +126,34 @@ def named_input(codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         InvalidRequest: some are by position and some by name.
         EncodeError: an argument cannot be recorded.
     """
+    form = _form(args, kwargs)
+    try:
+        return codec.encode(form, where="the arguments")
+    except EncodeError:
+        if isinstance(form, dict):
+            each = {name: msgspec.Raw(_argument(codec, one).encode()) for name, one in form.items()}
+            text = msgspec.json.encode(each).decode()
+        else:
+            text = f"[{','.join(_argument(codec, one) for one in form)}]"
+    codec.check_size(len(text.encode()), "the arguments")
+    return text
+
+
+def _argument(codec: Codec, value: Any) -> str:
+    return codec.encode_undeclared(value, where="an argument")
+
+
+def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | dict[str, Any]:
+    """Return arguments by position, or by name.
+
+    Raises:
+        InvalidRequest: some are by position and some by name.
+    """
     if args and kwargs:
         raise InvalidRequest(
             "arguments of a workflow that is known by name only are all by position, or all by name"
         )
-    return codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
+    return list(args) if args or not kwargs else kwargs
 
 
 def tags_text(tags: Mapping[str, str] | None) -> str:

@@ -2,7 +2,7 @@
 
 Lives here: `signal_payload`. May not: sending it. The theory: a `Signal` has a type, by which its payload is
 checked whole. A signal that is only named has the types of the workflows that are known here and receive it;
-its payload fits one of them. SQL checks it again, by the workflow of the run.
+its payload is an object of one, or JSON that fits one. SQL checks it again, by the workflow of the run.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def signal_payload(
     """
     sent = signal if isinstance(signal, Signal) else Signal(signal)
     where = f"the payload of signal {sent.name} to {to}"
-    text = codec.encode(payload, sent.annotation, where=where)
-    types = [] if isinstance(signal, Signal) else registry.signal_types(sent.name)
+    if isinstance(signal, Signal):
+        return sent.name, codec.encode(payload, sent.annotation, where=where)
+    text = codec.encode_undeclared(payload, where=where)
+    types = registry.signal_types(sent.name)
     problem: DecodeError | None = None
     for annotation in types:
         try:

@@ -32,7 +32,7 @@ from pyengine.core.values.codec import (
     wrong_type,
 )
 from pyengine.core.values.shapes import PLAIN, SORTED
-from pyengine.errors import DecodeError, InvalidRequest
+from pyengine.errors import DecodeError, EncodeError, InvalidRequest
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _decode_call = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
@@ -321,6 +321,26 @@ class Signature:
         """
         return self.check(args, kwargs, self.pack(args, kwargs))[0]
 
+    def encode_json(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the checked JSON text of a call whose arguments may also be the JSON of their types.
+
+        Raises:
+            EngineError: as `encode`.
+        """
+        try:
+            return self.encode(args, kwargs)
+        except (EncodeError, InvalidRequest):
+            form = self._form(args, kwargs)
+            try:
+                each = [
+                    (name, msgspec.Raw(_json_of(codec, value))) for name, value, codec in self._each(form)
+                ]
+            except (EncodeError, *UNWRITABLE, *_WRONG):
+                each = []
+            if not each:
+                raise
+        return PLAIN.encode(dict(each) if isinstance(form, dict) else [raw for _, raw in each]).decode()
+
     def place_of(self, name: str) -> int | None:
         """Return the position of a parameter, or None if there is none.
 
@@ -332,3 +352,16 @@ class Signature:
 
     def __str__(self) -> str:
         return str(self._signature)
+
+
+def _json_of(codec: TypeCodec, value: Any) -> bytes:
+    """Return the JSON text of a value of a type, or of plain JSON that can be read as that type."""
+    where = "an argument"
+    try:
+        packed = codec.pack(value)
+        codec.check(value, packed, where)
+    except (EncodeError, *UNWRITABLE):
+        read = codec.unpack(PLAIN.encode(value))
+        packed = codec.pack(read)
+        codec.check(read, packed, where)
+    return packed

@@ -15,6 +15,7 @@ order, because their own order differs from process to process.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -359,6 +360,24 @@ class Codec:
             PayloadTooLarge: the text is too long.
         """
         return self.write(type_codec(annotation), value, where)
+
+    def encode_undeclared(self, value: Any, *, where: str) -> str:
+        """Return the JSON text of a value whose reader declares its type elsewhere: plain JSON, or an object
+        of a class with fields, by that class.
+
+        Raises:
+            EncodeError, PayloadTooLarge: as `encode`.
+        """
+        try:
+            return self.encode(value, where=where)
+        except EncodeError as error:
+            if not isinstance(value, Mapping):
+                with contextlib.suppress(DecodeError, EncodeError):
+                    text = self.encode(value, type(value), where=where)
+                    if text.startswith("{"):
+                        return text
+            error.hint = error.hint and "its reader's type is not known here: write it as that type's JSON"
+            raise
 
     def write(self, codec: TypeCodec, value: Any, where: str) -> str:
         """Return the JSON text of a value of a codec; otherwise as `encode`."""

@@ -120,7 +120,7 @@ class Promises:
 
         Args:
             id: promise id.
-            value: a plain JSON value, or `Opaque` text.
+            value: a plain JSON value, an object of the type that waits, or `Opaque` text.
             idempotency_key: the same key finds the completion that it made.
             strict: only if that was a resolve; otherwise any, and a promise that timed out is no conflict.
             headers: headers of the value.
@@ -296,7 +296,7 @@ class Promises:
         if isinstance(value, BaseException):
             text = self._codec.encode_error(value)
         else:
-            text = self._codec.encode(value, where=where)
+            text = self._codec.encode_undeclared(value, where=where)
         return text, _json(_CODEC | dict(headers or {}))
 
     def _record(self, row: Any, id: str, random_key: str | None = None) -> PromiseRecord:

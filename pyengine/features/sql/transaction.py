@@ -27,6 +27,7 @@ from typing import (
     overload,
 )
 
+from pyengine.core.client.arguments import named_input
 from pyengine.core.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
 from pyengine.core.definitions.queues import check_queue
 from pyengine.core.definitions.registry import Workflow
@@ -290,7 +291,7 @@ class Transaction:
         if isinstance(workflow, Workflow | BoundWorkflow):
             return workflow.definition.signature.encode(args, kwargs)
         if isinstance(workflow, str) and not (args and kwargs):
-            return self._codec.encode(list(args) if args or not kwargs else kwargs, where="the arguments")
+            return named_input(self._codec, args, kwargs)
         raise InvalidRequest(
             f"tx.start takes a workflow, or the name of one, not {workflow!r}",
             hint="give the arguments of a workflow named by a text all by position, or all by name",
@@ -329,7 +330,10 @@ class Transaction:
         _check_text("signal", run_id)
         _check_text("signal", dedup or "")
         where = f"the payload of signal {sent.name} to run {run_id}"
-        text = self._codec.encode(payload, sent.annotation, where=where)
+        if isinstance(signal, Signal):
+            text = self._codec.encode(payload, signal.annotation, where=where)
+        else:
+            text = self._codec.encode_undeclared(payload, where=where)
         log.effects.append({"do": "signal", "id": run_id, "name": sent.name, "payload": text, "key": dedup})
 
     async def resolve(self, promise_id: str, value: Any = None) -> None:
@@ -337,14 +341,14 @@ class Transaction:
 
         Args:
             promise_id: its id.
-            value: plain JSON, or whatever the journal can hold.
+            value: plain JSON, or an object of the type that waits.
 
         Raises:
             EncodeError: the value cannot be recorded.
             NotFound: there is no such promise; raised when the block is left.
             Conflict: it has another outcome already; raised when the block is left.
         """
-        text = self._codec.encode(value, where=f"the value of promise {promise_id}")
+        text = self._codec.encode_undeclared(value, where=f"the value of promise {promise_id}")
         self._settle("resolved", promise_id, text)
 
     async def reject(self, promise_id: str, error: BaseException | str) -> None:
