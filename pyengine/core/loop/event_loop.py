@@ -22,10 +22,10 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVarTuple
 
 from pyengine.core.loop import restrictions
+from pyengine.core.loop.anyio_scopes import adapt_anyio
 from pyengine.core.loop.futures import (
     DeterministicFuture,
     DeterministicTask,
@@ -77,6 +77,7 @@ class DeterministicLoop(_EventLoop):
         self.installed = Installation(self, (self._track_generator, self._finish_generator))
         self._durable = timers
         self.ready: deque[Ready | Timer] = deque()
+        self._parked: list[Ready | Timer] = []  # callbacks that run only after others
         self._timers: dict[TimerToken, Timer] = {}
         self._tasks: list[DeterministicTask] = []  # strong: asyncio alone lets a waiting task be collected
         self._prune_at = _PRUNE_MIN
@@ -87,8 +88,9 @@ class DeterministicLoop(_EventLoop):
         # The salt stands above the counters: small sets iterate in order of creation, and the tasks of many
         # runs do not collide in asyncio's weak set of all tasks.
         salt = int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=5).digest(), "big")
-        self._first_order = self._order = salt << 20
+        self._first_order = self._order = self._scope_order = salt << 20
         self._call_order = self._order + (1 << 19)
+        adapt_anyio(type(self))
 
     # Driven by the replay machine
 
@@ -172,6 +174,7 @@ class DeterministicLoop(_EventLoop):
             raise RuntimeError(f"the loop of run {self.run_id!r} cannot be closed from inside")
         self._report_unread()  # later ones are caused by the eviction
         self.closing = self.ignoring_shields = True
+        self._parked.clear()
         try:
             if self.is_running():
                 self._unwind()
@@ -284,6 +287,25 @@ class DeterministicLoop(_EventLoop):
     async def _blocked(self) -> None:
         await self.new_future()
 
+    def next_scope(self) -> int:
+        """Return the next number by which cancel scopes are ordered in a set."""
+        self._scope_order += 1
+        return self._scope_order
+
+    def park(self, handle: Any) -> None:
+        """Let the callback that was made ready last wait until another one has run, for it changes nothing.
+
+        While closing it is dropped.
+        """
+        if self.ready and self.ready[-1] is handle:
+            self.ready.pop()
+            if not self.closing:
+                self._parked.append(handle)
+
+    def get_task_factory(self) -> None:
+        """Return None: tasks are made by `create_task`."""
+        return
+
     def time(self) -> float:
         """Return virtual time: seconds from the start of the run to the last timer that fired."""
         return self._time_s
@@ -313,10 +335,16 @@ class DeterministicLoop(_EventLoop):
             raise RuntimeError(f"the loop of run {self.run_id!r} cannot be advanced from inside")
         ready = self.ready
         self._draining = True
+        idle_at = -1
         try:
-            for _ in repeat(None, callbacks_max):
+            for count in range(callbacks_max):
                 if not ready:
-                    return
+                    if not self._parked or count == idle_at:
+                        return
+                    idle_at = count + 1 + len(self._parked)
+                    ready.extend(self._parked)
+                    self._parked.clear()
+                    continue
                 handle = ready.popleft()
                 if handle._cancelled:
                     continue

@@ -29,7 +29,7 @@ HTTP: Final = f"ctx.http, or {STEP}"
 LOOP_METHODS: Final[Mapping[str, str]] = {
     STEP: """
         run_in_executor call_soon_threadsafe set_default_executor shutdown_default_executor
-        getaddrinfo getnameinfo create_connection create_server create_unix_connection create_unix_server
+        getnameinfo create_server create_unix_connection create_unix_server
         create_datagram_endpoint connect_accepted_socket connect_read_pipe connect_write_pipe
         start_tls sendfile subprocess_shell subprocess_exec add_reader remove_reader add_writer remove_writer
         sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto
@@ -38,7 +38,7 @@ LOOP_METHODS: Final[Mapping[str, str]] = {
         add_signal_handler remove_signal_handler""",
     "await the coroutine; the worker drives this loop": """
         run_forever run_until_complete stop shutdown_asyncgens""",
-    HTTP: "get_task_factory",
+    HTTP: "create_connection getaddrinfo",
     "nothing: this loop belongs to the engine and cannot be changed": """
         set_debug set_task_factory set_exception_handler get_exception_handler
         default_exception_handler""",
@@ -47,9 +47,12 @@ LOOP_METHODS: Final[Mapping[str, str]] = {
 
 _CALLERS: Final = {
     "run_in_executor": "which is asyncio.to_thread(),",
-    "get_task_factory": "which httpx calls through anyio",
+    "create_connection": "which clients of HTTP call",
+    "getaddrinfo": "which clients of HTTP call",
 }
 """The usual callers of methods that code seldom calls itself."""
+
+_FROM_OUTSIDE: Final = "call_soon_threadsafe"
 
 # Python 3.12 dropped the inner twin of ensure_future; 3.13 moved the set into an iterator class of its own.
 _ensure_future: Final[Any] = getattr(asyncio.tasks, "_ensure_future", asyncio.ensure_future)
@@ -62,19 +65,30 @@ WRAP_FUTURE: Final[CodeType] = asyncio.wrap_future.__code__
 _AS_COMPLETED: Final[CodeType] = _as_completed.__code__
 
 
-def refuse(run: str, what: str, instead: str) -> NoReturn:
+class _Unreachable(ForbiddenInWorkflow, NotImplementedError):
+    """Libraries know by a NotImplementedError that nothing outside of a loop can reach it."""
+
+    # its name in the journal
+    __module__ = ForbiddenInWorkflow.__module__
+    __qualname__ = ForbiddenInWorkflow.__qualname__
+
+
+def refuse(
+    run: str, what: str, instead: str, kind: type[ForbiddenInWorkflow] = ForbiddenInWorkflow
+) -> NoReturn:
     """Raise ForbiddenInWorkflow for a call that workflow code made.
 
     Args:
         run: name of the run.
         what: the call, as the user would write it.
         instead: the alternative.
+        kind: the class of the error.
 
     Raises:
         ForbiddenInWorkflow: always.
     """
     message = f"workflow code may not call {what}: a replay could not repeat it (run {run!r})"
-    raise ForbiddenInWorkflow(message, hint=f"use instead: {instead}")
+    raise kind(message, hint=f"use instead: {instead}")
 
 
 def refusing(cls: _Loop) -> _Loop:
@@ -90,7 +104,7 @@ def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
 
     def refused(self: Any, *args: Any, **options: Any) -> NoReturn:
         _close_coroutines(args)
-        refuse(self.run_id, what, instead)
+        refuse(self.run_id, what, instead, _Unreachable if name == _FROM_OUTSIDE else ForbiddenInWorkflow)
 
     refused.__name__ = refused.__qualname__ = name
     return refused
@@ -109,7 +123,8 @@ def check_future(frame: FrameType, run: str) -> None:
     if frame.f_code is WRAP_FUTURE:
         refuse(run, "asyncio.wrap_future()", STEP)
     by_address: Any = object.__hash__
-    if any(type(each).__hash__ is by_address for each in frame.f_locals.get("fs", ())):
+    waited = frame.f_locals.get("fs", ())
+    if len(waited) > 1 and any(type(each).__hash__ is by_address for each in waited):
         what = "asyncio.wait() with a bare gather() or Future(), which a set orders by address"
         refuse(run, what, "asyncio.create_task() around each")
 

@@ -79,6 +79,8 @@ _CALLS: Final[Mapping[str, str]] = {
         subprocess.* os.system os.popen os.fork os.execv os.spawnv
         threading.Thread threading.Timer concurrent.futures.ThreadPoolExecutor
         concurrent.futures.ProcessPoolExecutor multiprocessing.Process multiprocessing.Pool
+        anyio.to_thread.run_sync anyio.run_process anyio.open_process anyio.open_file anyio.Path
+        anyio.connect_tcp anyio.connect_unix anyio.getaddrinfo
         _thread.start_new_thread""",
     HTTP: """
         requests.get requests.post requests.put requests.patch requests.delete requests.head

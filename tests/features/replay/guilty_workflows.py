@@ -38,6 +38,7 @@ from time import sleep, time_ns
 from typing import Any
 from uuid import uuid4 as new_id
 
+import anyio
 import asyncpg
 import httpx
 import psycopg
@@ -161,7 +162,7 @@ async def networks(url: str) -> None:
         await save((await client.get(url)).text)
     urllib.request.urlopen(url)  # guilty: calls urllib.request.urlopen() … ctx.http
     socket.create_connection(("a", 1))  # guilty: calls socket.create_connection() … a step
-    await asyncio.open_connection("a", 1)  # guilty: calls asyncio.open_connection() … a step
+    await asyncio.open_connection("a", 1)  # guilty: calls asyncio.open_connection() … ctx.http
     sqlite3.connect("x")  # guilty: calls sqlite3.connect() … a step
     await asyncpg.connect(url)  # guilty: calls asyncpg.connect() … a step
     psycopg.connect(url)  # guilty: calls psycopg.connect() … a step
@@ -172,6 +173,8 @@ async def processes() -> None:
     subprocess.run(["ls"], check=True)  # guilty: calls subprocess.run() … a step
     os.system("ls")  # guilty: calls os.system() … a step
     await asyncio.create_subprocess_exec("ls")  # guilty: calls asyncio.create_subprocess_exec() … a step
+    await anyio.to_thread.run_sync(stamp)  # guilty: calls anyio.to_thread.run_sync() … a step
+    await save(await anyio.Path("x").exists())  # guilty: calls anyio.Path() … a step
     threading.Thread(target=stamp).start()  # guilty: calls threading.Thread() … a step
     await asyncio.to_thread(time.sleep, 1)  # guilty: calls asyncio.to_thread() … a step
     loop = asyncio.get_running_loop()
