@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import shutil
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -53,8 +55,11 @@ def _is_well(conn: Connection) -> bool:
     return bool(ok)
 
 
-def test_a_full_queue_costs_hints_and_no_commit(small: str) -> None:
-    """Runs that are under way, starts from Python and SQL, and signals go on while the queue is full."""
+@pytest.mark.parametrize("held_s", [0, pytest.param(60, marks=pytest.mark.full)])
+def test_a_full_queue_costs_hints_and_no_commit(small: str, held_s: float) -> None:
+    """Runs that are under way, starts from Python and SQL, and signals go on while the queue is full, for as
+    long as it is.
+    """
     app = App(small)
 
     @app.step
@@ -75,14 +80,19 @@ def test_a_full_queue_costs_hints_and_no_commit(small: str) -> None:
         async with app.worker(), app.client() as client:
             early = [await client.start(parent, n) for n in range(3)]
             with full(small):
-                assert not _is_well(conn)
-                late = [await client.start(parent, n) for n in range(3)]
-                conn.execute("select durable.start('child', '[7]', id => 'in-sql')")
-                for run in early + late:
-                    await run.signal("go", 1)
-                for n, run in enumerate(early + late):
-                    assert await run.result(timeout=60) == n % 3 + 1
-                assert await client.run("in-sql").result(timeout=60) == 7
+                until_s = time.monotonic() + held_s
+                for round in itertools.count():
+                    late = [await client.start(parent, n) for n in range(3)]
+                    conn.execute("select durable.start('child', '[7]', id => %s)", (f"in-sql-{round}",))
+                    for run in early + late:
+                        await run.signal("go", 1)
+                    for n, run in enumerate(early + late):
+                        assert await run.result(timeout=60) == n % 3 + 1
+                    assert await client.run(f"in-sql-{round}").result(timeout=60) == 7
+                    assert not _is_well(conn)
+                    if time.monotonic() >= until_s:
+                        break
+                    early = []
             while not _is_well(conn):
                 await asyncio.sleep(0.01)
         assert conn.execute("select count(*) from durable.runs where state <> 'completed'").fetchone() == (0,)
