@@ -31,6 +31,7 @@ from pyengine.core.values.codec import (
     unwritable,
     wrong_type,
 )
+from pyengine.core.values.defaults import is_default, without_defaults
 from pyengine.core.values.shapes import PLAIN, SORTED
 from pyengine.errors import DecodeError, EncodeError, InvalidRequest
 
@@ -145,7 +146,9 @@ class Signature:
             raise unwritable(f"an argument of {self.subject}", error, form) from error
 
     def _form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
-        bound = self.bind(args, kwargs)
+        return self._form_of(self.bind(args, kwargs))
+
+    def _form_of(self, bound: inspect.BoundArguments) -> tuple[Any, ...] | dict[str, Any]:
         if not bound.kwargs:
             return bound.args
         form = dict(bound.arguments)
@@ -340,6 +343,63 @@ class Signature:
             if not each:
                 raise
         return PLAIN.encode(dict(each) if isinstance(form, dict) else [raw for _, raw in each]).decode()
+
+    # -- calls that are equal although their texts are not
+
+    @cached_property
+    def has_defaults(self) -> bool:
+        """Whether a call may be written with defaults and without them: of parameters, or of fields."""
+        return self._has_fields or any(one.default is not one.empty for one in self._parameters.values())
+
+    @cached_property
+    def _has_fields(self) -> bool:
+        return any(codec.defaults for codec in self._taken)
+
+    def pack_reduced(self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bytes) -> bytes:
+        """Return the JSON text of a call without what has its default, in arguments and in their fields.
+
+        Args:
+            args: positional arguments, as given to `pack`.
+            kwargs: keyword arguments, as given to `pack`.
+            packed: what `pack` returned.
+        """
+        if not self.has_defaults or not (self._has_fields or kwargs or len(args) > self._fewest):
+            return packed
+        return self._reduced(self._form_of(self._given(args, kwargs)))
+
+    def is_same_call(self, text: str, other: str) -> bool:
+        """Return whether two JSON texts are the same call, by the types and defaults of today.
+
+        One may have arguments by name, the other by position; one may leave out what has its default.
+        """
+        try:
+            return self._meaning(text) == self._meaning(other)
+        except (InvalidRequest, *_WRONG, *UNWRITABLE):
+            return False
+
+    def _meaning(self, text: str) -> bytes:
+        bound = self._given(*self.decode(text))
+        named = dict(bound.arguments)
+        if self._extra is not None:
+            named |= named.pop(self._extra, {})
+        return SORTED.encode(msgspec.json.decode(self._reduced(named)))
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """Return the arguments by parameter, without those that have their default."""
+        bound = self.bind(args, kwargs)
+        for name, value in list(bound.arguments.items()):
+            if is_default(value, self._parameters[name].default):
+                del bound.arguments[name]
+        return bound
+
+    def _reduced(self, form: tuple[Any, ...] | dict[str, Any]) -> bytes:
+        each = []
+        for name, value, codec in self._each(form):
+            packed = codec.pack(value)
+            if codec.defaults:
+                packed = PLAIN.encode(without_defaults(value, msgspec.json.decode(packed)))
+            each.append((name, msgspec.Raw(packed)))
+        return PLAIN.encode(dict(each) if isinstance(form, dict) else [raw for _, raw in each])
 
     def place_of(self, name: str) -> int | None:
         """Return the position of a parameter, or None if there is none.

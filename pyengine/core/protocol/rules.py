@@ -12,9 +12,10 @@ have them.
 | 1 | version 0.1.0 |
 | 2 | ids of detached runs do not grow without end (child_ids.py) |
 | 3 | failures are counted by numbers, not rows, because old rows are removed (replay/history.py) |
+| 4 | a call's input hash has that of its text without defaults before it (replay/call_hashes.py) |
 """
 
 from __future__ import annotations
 
-RULES = 3
+RULES = 4
 """The newest rules of replay that this code knows."""

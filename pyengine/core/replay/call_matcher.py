@@ -5,9 +5,9 @@ the loop. Every call gets its number from a `CallSequence` (call_sequence.py) an
 that number; what is new becomes a command to record or a step to execute. May not: driving the coroutine,
 completing a call (machine.py); signals, join sets and captured values have modules of their own.
 
-A recorded call must agree in kind, name and input hash; durations and deadlines may change under a run. A new
-call is checked in full before it takes a number. So a call that is refused (wrong arguments, a value that
-would not come back) leaves no trace, live and in replay alike.
+A recorded call must agree in kind, name and input hash (call_hashes.py); durations and deadlines may change
+under a run. A new call is checked in full before it takes a number. So a call that is refused (wrong
+arguments, a value that would not come back) leaves no trace, live and in replay alike.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from pyengine.core.protocol.commands import (
 )
 from pyengine.core.protocol.journal import SCHEDULING_STEPS, RowType
 from pyengine.core.replay.asks import Asks
+from pyengine.core.replay.call_hashes import HashedCall
 from pyengine.core.replay.call_sequence import NOTHING, CallSequence, Match
 from pyengine.core.replay.completions import read_into
 from pyengine.core.replay.extensions import Compensating
@@ -164,14 +165,20 @@ class CallMatcher:
                 call = sequence.take_call("step", step.name, signature.result, discarded=True)
                 call.on_cancel = self._give_step_up
                 return call
+            if signature.has_defaults:
+                called = HashedCall(step.key, signature, args, kwargs, packed)
+                digest = called.to_record(digest, self.run.rules)
             self.open_steps[child] = PendingStep(step, digest, packed, (copy, named))
             self.new_steps.append(child)
-        elif row.hash != digest or row.name != step.name or row.type not in SCHEDULING_STEPS:
+        elif (row.name != step.name or row.type not in SCHEDULING_STEPS) or (
+            row.hash != digest
+            and not HashedCall(step.key, signature, args, kwargs, packed).agrees(digest, row.hash)
+        ):
             signature.check(args, kwargs, packed)
             got = describe_call("step", step.name, packed, digest)
             return sequence.disagree(got, row, "step", step.name)
         elif row.type not in _WHOLE_STEPS:
-            self.open_steps[child] = PendingStep(step, digest, packed, None)
+            self.open_steps[child] = PendingStep(step, row.hash or digest, packed, None)
             self.new_steps.append(child)
         # `take_call`, inlined: this is the hot path of a replay
         sequence.next_child = child + 1
@@ -202,9 +209,13 @@ class CallMatcher:
             return dead
         packed = signature.pack(args, kwargs)
         digest = input_hash(name, packed)
+        called = HashedCall(name.encode() + b"\0", signature, args, kwargs, packed)
         row = sequence.row()
         match: Match = "agrees"
-        if row is None or (row.type, row.name, row.hash) != (RowType.CHILD_RUN_SCHEDULED, name, digest):
+        if row is None or (
+            (row.type, row.name) != (RowType.CHILD_RUN_SCHEDULED, name)
+            or (row.hash != digest and not called.agrees(digest, row.hash))
+        ):
             text = signature.check(args, kwargs, packed)[0]
             workflow.refuse_namesake(self._workflow.home)
             self.codec.check_size(len(packed), f"the input of child run {name} of run {self.run.id}")
@@ -213,7 +224,7 @@ class CallMatcher:
                 name=name,
                 version=workflow.version,
                 queue=queue or workflow.queue,
-                hash=digest,
+                hash=called.to_record(digest, self.run.rules),
                 param=text,
                 timeout_ms=workflow.deadline_ms if timeout_ms is None else timeout_ms,
                 detached=detached,

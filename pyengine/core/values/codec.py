@@ -68,7 +68,7 @@ class TypeCodec:
         DecodeError: values of this annotation cannot be decoded.
     """
 
-    __slots__ = ("annotation", "blind", "flat", "loose", "pack", "unpack")
+    __slots__ = ("annotation", "blind", "defaults", "flat", "loose", "pack", "unpack")
 
     annotation: Any
     pack: Callable[[Any], bytes]
@@ -81,6 +81,8 @@ class TypeCodec:
     """Whether all shared encoders give the same text."""
     blind: bool
     """Whether `==` may overlook a NaN."""
+    defaults: bool
+    """Whether some part of the value has fields that may have their default."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
@@ -94,6 +96,7 @@ class TypeCodec:
                 hint="declare a dataclass, a msgspec.Struct, a pydantic model or plain JSON types",
             ) from error
         self.blind = "blind" in found
+        self.defaults = "defaults" in found
         self.loose = shape is None and "any" in found
         self.flat = shape is None and found.isdisjoint({"any", "mapping"})
         if shape is not None:

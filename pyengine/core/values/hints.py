@@ -20,6 +20,7 @@ from uuid import UUID
 
 import msgspec
 
+from pyengine.core.values.defaults import has_defaults
 from pyengine.core.values.pydantic_models import is_constrained, is_model, is_special
 
 LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
@@ -154,6 +155,7 @@ def properties(annotation: Any) -> set[str]:
       not texts. msgspec can handle either, but not both: its sorted encoder takes text keys only.
     - "blind": `==` may ignore a field: by `compare=False`, or by an `__eq__` of the class.
     - "hook": reading runs code of users.
+    - "defaults": it has fields with defaults.
 
     Raises:
         NameError: an annotation of a field cannot be resolved.
@@ -164,7 +166,7 @@ def properties(annotation: Any) -> set[str]:
     while todo:
         one = todo.pop()
         if is_constrained(one):
-            found.add("other")
+            found |= {"other"} | (properties(get_args(one)[0]) & {"defaults"})
             continue
         one = bare(one)
         if isinstance(one, TypeVar):
@@ -174,6 +176,9 @@ def properties(annotation: Any) -> set[str]:
             continue
         visited.add(key)
         own = _class_properties(cls)
+        # what is within a model is not looked at
+        if isinstance(cls, type) and (is_model(cls) or has_defaults(cls)):
+            found.add("defaults")
         found |= own | _container_properties(cls, args)
         if has_fields(cls) and not is_model(cls):
             todo.extend(field_types(one).values())

@@ -39,6 +39,7 @@ from pyengine.core.protocol.commands import (
     Take,
 )
 from pyengine.core.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, SCHEDULING_STEPS, Row, RowType
+from pyengine.core.protocol.rules import RULES
 from pyengine.core.replay.advance import Advance, StepCall
 from pyengine.core.replay.extensions import NO_SEARCH
 from pyengine.core.replay.machine import Replay
@@ -124,6 +125,7 @@ class MemoryRun:
         seed: int = 1,
         rows: Sequence[Row] = (),
         first_child: int = 0,
+        rules: int = RULES,
     ) -> None:
         self.code = code.definition
         self.codec = codec or Codec()
@@ -135,6 +137,7 @@ class MemoryRun:
             param=json.dumps(args),
             started_at_ms=STARTED_MS,
             first_child=first_child,
+            rules=rules,
         )
         self.seed = seed
         self.now_ms = STARTED_MS

@@ -56,7 +56,7 @@ comment on function durable._schedules_step(durable.row_type) is 'The first row 
 
 create or replace function durable._rules()
 returns smallint language sql immutable parallel safe
-as $$ select 3::smallint $$;
+as $$ select 4::smallint $$;
 comment on function durable._rules() is
   'The newest rules of replay of this schema; pyengine/core/protocol/rules.py says what each changed. A run is born with the newest that the worker which announced its workflow last knows too, and with the first if none has; it keeps them.';
 

@@ -210,7 +210,7 @@ create or replace function durable._input_hash(p_name text, p_param text)
 returns bytea language sql immutable parallel safe
 as $$ select substr(sha256(convert_to(p_name, 'UTF8') || E'\\x00'::bytea || convert_to(p_param, 'UTF8')), 1, 8) $$;
 comment on function durable._input_hash(text, text) is
-  'The hash of a call, as workers record it: of its name and of the text of its arguments.';
+  'The hash of a call, as workers record it: of its name and of the text of its arguments. It is the last of the two that a row may have.';
 
 create or replace function durable._check_children(p_rows durable._journal_line[])
 returns table (law text, id text, detail text) language sql stable
@@ -257,7 +257,8 @@ as $$
       when 'promise_registered' then p.timer or (c.written_by_client is false and durable._is_plain(p.param_headers))
       when 'timer_scheduled' then not p.timer end),
     ('child_run_has_the_input_of_its_call',
-      t.run_hash <> durable._input_hash(t.run_name, p.param_data) and durable._is_plain(p.param_headers)),
+      substr(t.run_hash, octet_length(t.run_hash) - 7) <> durable._input_hash(t.run_name, p.param_data)
+      and durable._is_plain(p.param_headers)),
     ('timer_does_not_fire_early', t.fires_ts < p.settled_at),
     ('R13 adopted_promise_is_awaited',
       o.adopts and not o.is_done and o.live and w.awaited_id is distinct from t.adopted and t.completed_by is null)
