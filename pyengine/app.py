@@ -17,10 +17,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
-from weakref import WeakKeyDictionary
 
 from pyengine.app_calls import AppCalls, Programs
-from pyengine.app_runtime import AppRuntime
+from pyengine.app_runtime import AppRuntime, Runtimes
 from pyengine.clients import Client
 from pyengine.core.client.run import Run
 from pyengine.core.client.starts import StartOptions, Starts
@@ -95,7 +94,7 @@ class App(AppCalls, AppSchedules, Starts):
         self._data_dir: Path | None
         self._listen_url: str | None
         self.use_database(database_url, data_dir=data_dir, listen_url=listen_url)
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, AppRuntime] = WeakKeyDictionary()
+        self._places = Runtimes()
 
     def use_database(
         self,
@@ -419,21 +418,17 @@ class App(AppCalls, AppSchedules, Starts):
 
     async def close(self) -> None:
         """Close what `start` opened in this event loop."""
-        place = self._places.get(asyncio.get_running_loop())
+        place = self._places.get()
         if place is not None and not place.users:
-            del self._places[asyncio.get_running_loop()]
+            self._places.remove()
             await place.close()
 
     # -- places
 
     def _here(self) -> AppRuntime:
-        loop = asyncio.get_running_loop()
-        place = self._places.get(loop)
-        if place is None:
-            place = self._places[loop] = AppRuntime(
-                self.registry, self._database_url, self._data_dir, self._listen_url
-            )
-        return place
+        return self._places.here(
+            lambda: AppRuntime(self.registry, self._database_url, self._data_dir, self._listen_url)
+        )
 
     @contextlib.asynccontextmanager
     async def _place(self, *, install: bool = False) -> AsyncIterator[AppRuntime]:

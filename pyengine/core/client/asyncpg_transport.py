@@ -52,13 +52,23 @@ class AsyncpgTransport(Transport):
         self._opening = asyncio.Lock()
         self._last_hint_s, self._in_a_row = -inf, 0
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
         """Check the database, once.
 
         Raises:
             EngineError: it cannot be used.
+            InvalidRequest: called in another event loop than before.
         """
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise InvalidRequest(
+                "this client and its runs belong to another event loop"
+                + (", which has ended" if self._loop.is_closed() else ""),
+                hint="make a client in this loop: async with app.client() as client: client.run(id)",
+            )
         if self._database.opened and not self._closed:
             return
         async with self._opening:

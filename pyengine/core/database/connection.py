@@ -18,6 +18,7 @@ import contextlib
 import logging
 import random
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -34,7 +35,15 @@ from pyengine.core.database.error_mapping import (
     unreachable,
 )
 from pyengine.core.database.failure_log import CopyLog, OutageLog
-from pyengine.core.database.sessions import DRIVER_ERRORS, clean_session, fit, is_odd, keep_alive, transaction
+from pyengine.core.database.sessions import (
+    DRIVER_ERRORS,
+    clean_session,
+    close_ended,
+    fit,
+    is_odd,
+    keep_alive,
+    transaction,
+)
 from pyengine.core.database.statements.procedures import (
     IN_RECOVERY,
     LEAVE_MARK,
@@ -181,6 +190,13 @@ class Database:
         """
         if self.opened:
             return
+        if left := close_ended():
+            warnings.warn(
+                f"an event loop has ended and left {left} connections of pyengine open: end it with "
+                "`await app.close()`, or start runs in `async with app.client()`",
+                ResourceWarning,
+                stacklevel=2,
+            )
         # no statement may be named until the session is known to be our own
         self.pooled = True
         conn = await self.connect("check")

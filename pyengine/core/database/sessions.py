@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from asyncio.trsock import TransportSocket
 from collections.abc import AsyncIterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -135,6 +136,19 @@ def keep_alive(conn: Any) -> None:
 
 
 _descriptors: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def close_ended() -> int:
+    """Close the sessions of event loops that have ended without closing them; return how many there were."""
+    ended = [conn for conn in list(_descriptors) if conn._loop.is_closed()]
+    for conn in ended:
+        del _descriptors[conn]
+        sock = conn._transport.get_extra_info("socket")
+        # uvloop closes its sockets with the loop, and their numbers may be those of others by now
+        if isinstance(sock, TransportSocket):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+    return len(ended)
 
 
 def _leave_to_parent() -> None:
