@@ -20,7 +20,7 @@ from pyengine.core.definitions.definition import WorkflowDef
 from pyengine.core.definitions.queues import check_queue
 from pyengine.core.definitions.refusals import not_a_workflow
 from pyengine.core.definitions.registry import Registry, Workflow
-from pyengine.core.definitions.retry import Duration, optional_duration
+from pyengine.core.definitions.retry import Duration, time_left
 from pyengine.core.definitions.services import SERVICE
 from pyengine.core.values.codec import Codec
 from pyengine.errors import EncodeError, InvalidRequest
@@ -66,7 +66,7 @@ def target_of(
     if queue is not None:
         check_queue(queue, what="start")
     definition = definition_of(registry, workflow, version)
-    timeout_ms = optional_duration(timeout, what="timeout")
+    timeout_ms = time_left(timeout, what="timeout")
     if definition is not None:
         queue = definition.queue if queue is None else queue
         version = definition.version if version is None else version

@@ -28,7 +28,7 @@ from pyengine.core.database.statements.procedures import (
 )
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
 from pyengine.core.definitions.registry import Registry, Workflow
-from pyengine.core.definitions.retry import Duration, optional_duration
+from pyengine.core.definitions.retry import Duration, waiting_time
 from pyengine.core.definitions.services import SERVICE, sql_arguments
 from pyengine.core.values.codec import Codec
 from pyengine.errors import InvalidRequest
@@ -108,7 +108,7 @@ class CoreClient(RunControl, Starts):
             key=key,
             queue=target.queue,
             version=target.version,
-            delay_ms=optional_duration(delay, what="delay"),
+            delay_ms=waiting_time(delay, what="delay"),
             timeout_ms=target.timeout_ms,
             priority=priority,
             tags=tags_text(tags),

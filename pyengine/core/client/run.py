@@ -35,7 +35,7 @@ from pyengine.core.database.statements.procedures import (
 )
 from pyengine.core.definitions.definition import WorkflowDef
 from pyengine.core.definitions.registry import Registry, Workflow
-from pyengine.core.definitions.retry import Duration, optional_duration, parse_duration
+from pyengine.core.definitions.retry import Duration, waiting_time
 from pyengine.core.definitions.signals import Signal
 from pyengine.core.protocol.causes import Cause
 from pyengine.core.values.codec import Codec, TypeCodec, type_codec
@@ -309,7 +309,7 @@ class RunControl(RunWatch):
             Conflict: it has ended otherwise.
         """
         text = None if reason is None else self._codec.encode(reason, where=f"the reason to cancel {run_id}")
-        grace_ms = optional_duration(grace, what="grace")
+        grace_ms = waiting_time(grace, what="grace")
         row = await self._transport.first_row(conn, CANCEL, run_id, text, grace_ms, force)
         return str(row["state"])
 
@@ -431,7 +431,8 @@ class RunControl(RunWatch):
     async def _result(
         self, id: str, codec: TypeCodec, timeout: Duration | None, hint_count: int | None
     ) -> Any:
-        timeout_s = None if timeout is None else parse_duration(timeout, what="timeout") / 1000
+        timeout_ms = waiting_time(timeout, what="timeout")
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
         row = await self._transport.ended(id, timeout_s, hint_count)
         state = row["state"]
         if state is None:

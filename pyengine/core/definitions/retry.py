@@ -46,7 +46,7 @@ def parse_duration(duration: Duration, *, what: str = "duration") -> int:
         what: its purpose, for the error.
 
     Raises:
-        InvalidRequest: the text cannot be read, or the duration is negative, infinite or absurdly long.
+        InvalidRequest: the text cannot be read, or the duration is below 0, infinite or absurdly long.
     """
     if isinstance(duration, timedelta):
         ms = duration / timedelta(milliseconds=1)
@@ -56,8 +56,9 @@ def parse_duration(duration: Duration, *, what: str = "duration") -> int:
         ms = _parse_text(duration, what)
     else:
         ms = duration * 1000
-    if not math.isfinite(ms) or not 0 <= ms <= _MAX_MS:
-        raise InvalidRequest(f"{what}: {duration!r} must be at least 0 and finite", hint=_HINT)
+    if not 0 <= ms <= _MAX_MS:
+        wrong = "is below 0" if ms < 0 else "is no number" if math.isnan(ms) else "is too long"
+        raise InvalidRequest(f"{what}: {duration!r} {wrong}", hint=_HINT)
     return math.ceil(round(ms, 6))
 
 
@@ -78,6 +79,29 @@ def _parse_text(text: str, what: str) -> float:
 def optional_duration(duration: Duration | None, *, what: str = "duration") -> int | None:
     """Return a duration in milliseconds, or None for None."""
     return None if duration is None else parse_duration(duration, what=what)
+
+
+def waiting_time(duration: Duration | None, *, what: str) -> int | None:
+    """Return a time to wait in milliseconds, or None for None; a computed one below 0 is over already: 0.
+
+    Raises:
+        InvalidRequest: it is not valid.
+    """
+    if isinstance(duration, timedelta):
+        duration = max(duration, timedelta())
+    elif isinstance(duration, int | float) and duration < 0:
+        duration = 0
+    return optional_duration(duration, what=what)
+
+
+def time_left(duration: Duration | None, *, what: str) -> int | None:
+    """Return a time limit in milliseconds, or None for None; a computed one of 0 or less ends at once: 1.
+
+    Raises:
+        InvalidRequest: it is not valid.
+    """
+    ms = waiting_time(duration, what=what)
+    return None if ms is None else max(ms, 1)
 
 
 def optional_limit(duration: Duration | None, *, what: str) -> int | None:

@@ -240,10 +240,17 @@ class ReceiveCall(_Consumable, Call):
 
     Attributes:
         consumed: code has read the signal that came.
+        left: code has given up waiting for it, as `ctx.first` does with those that lose.
     """
 
-    __slots__ = ("consumed",)
+    __slots__ = ("consumed", "left")
     consumed: bool
+    left: bool
+
+    def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
+        """Remove a callback: code gives up waiting."""
+        self.left = True
+        return super().remove_done_callback(fn)
 
     def consume(self) -> None:
         """Mark the signal consumed; a pending or cancelled receive has none."""
@@ -288,6 +295,7 @@ class TimedReceive(_Consumable):
     def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
         """Remove a callback: code that gives up waiting has waited."""
         self._call.made_at = None
+        self._call.left = True
         return super().remove_done_callback(fn)
 
     def _call_done(self, call: asyncio.Future[Any]) -> None:

@@ -157,8 +157,13 @@ def _close_coroutines(values: tuple[Any, ...]) -> None:
             value.close()  # else Python warns that it was never awaited
 
 
-def nested_loop_hint(error: BaseException) -> str | None:
-    """Return the alternative, for an error of workflow code that started a second loop; else None."""
+def asyncio_hint(error: BaseException) -> str | None:
+    """Return the alternative, for an error that asyncio raised for what workflow code did; else None.
+
+    That is a second loop, or a wait for calls that are coroutines as well.
+    """
+    if isinstance(error, TypeError) and str(error).startswith("Passing coroutines is forbidden"):
+        return "asyncio.create_task() around each call, or ctx.first(...), ctx.gather(...)"
     texts = ("cannot be called from a running event loop", "while another loop is running")
     if isinstance(error, RuntimeError) and any(text in str(error) for text in texts):
         return "use instead: await the coroutine; workflow code already runs in a loop of its own"

@@ -23,7 +23,7 @@ from pyengine.core.definitions.definition import WorkflowDef
 from pyengine.core.definitions.retry import Randomness
 from pyengine.core.loop.awaitables import Call
 from pyengine.core.loop.futures import DeterministicTask, TimerToken
-from pyengine.core.loop.restrictions import nested_loop_hint
+from pyengine.core.loop.restrictions import asyncio_hint
 from pyengine.core.protocol.commands import (
     Cancelled,
     Command,
@@ -389,7 +389,7 @@ class Replay:
                 return Complete(value=self._written(main))
             except EngineError as refused:
                 error = refused
-        hint = asked(lambda: nested_loop_hint(error) or self._unawaited.hint(error), None)
+        hint = asked(lambda: asyncio_hint(error) or self._unawaited.hint(error), None)
         asked(lambda: error.add_note(hint) if hint else None, None)
         return self._next_attempt(error)
 

@@ -10,7 +10,7 @@ the order of their signals would be ambiguous.
 
 from __future__ import annotations
 
-from pyengine.core.loop.awaitables import Call, ReceiveCall
+from pyengine.core.loop.awaitables import Call, ReceiveCall, TimedReceive
 from pyengine.core.loop.futures import cancelled_now
 from pyengine.core.protocol.commands import Receive
 from pyengine.core.protocol.journal import Row, RowType
@@ -72,7 +72,7 @@ class SignalInboxes:
 
     def _new_call(self, name: str, codec: TypeCodec, child: int) -> ReceiveCall:
         call = self._sequence.make_call(ReceiveCall, "receive", name, codec, child)
-        call.consumed = False
+        call.consumed = call.left = False
         return call
 
     def _is_registered(self, child: int) -> bool:
@@ -85,6 +85,13 @@ class SignalInboxes:
 
     def _take_over(self, inbox: _Inbox, name: str, codec: TypeCodec) -> tuple[Call, Row | None]:
         sequence, old = self._sequence, inbox.call
+        limit = getattr(old, "collector", None)
+        if isinstance(limit, TimedReceive) and old.left and not (limit.waiting or old.done()):
+            # its limit is not that of the next one
+            limit.cancel()
+        if old.left and old.codec is codec and not (old.cancelled() or old.awaited):
+            # it lost to another one and is asked again
+            return old, None
         if not old.cancelled():
             raise InvalidRequest(
                 f"run {sequence.run.id} receives signal {name!r} already (child {old.child})",

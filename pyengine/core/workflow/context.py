@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar, cast, overload
 
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
 from pyengine.core.definitions.current_run import StepInfo, current_step, scope, within_run
-from pyengine.core.definitions.retry import Duration, optional_duration, optional_limit, parse_duration
+from pyengine.core.definitions.retry import Duration, time_left, waiting_time
 from pyengine.core.definitions.signals import Signal, check_signal_name
 from pyengine.core.values.codec import type_codec
 from pyengine.core.values.texts import is_text
@@ -85,7 +85,7 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         Args:
             duration: "30s", "1d", seconds, or a timedelta.
         """
-        return within_run("sleep()", "asyncio.sleep()").sleep(parse_duration(duration, what="ctx.sleep"))
+        return within_run("sleep()", "asyncio.sleep()").sleep(waiting_time(duration, what="ctx.sleep") or 0)
 
     def sleep_until(self, instant: datetime) -> Coroutine[None, None, None]:
         """Wait durably until an instant.
@@ -127,7 +127,7 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         within = within_run("promise()", "the SQL function durable.create_promise")
         if not is_text(name):
             raise InvalidRequest(f"ctx.promise: {name!r} is no label", hint="a text without NUL")
-        timeout_ms = optional_limit(timeout, what="ctx.promise")
+        timeout_ms = time_left(timeout, what="ctx.promise")
         if id is None:
             return cast("DurablePromise[Any]", within.make_promise(type, timeout_ms=timeout_ms, name=name))
         if timeout is not None or name:
@@ -168,7 +168,7 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
             asyncio.CancelledError: the run is being cancelled and receives no more, not even in a shield.
         """
         within = within_run("receive()", "run.signal() to send one")
-        timeout_ms = optional_duration(timeout, what="ctx.receive")
+        timeout_ms = waiting_time(timeout, what="ctx.receive")
         if isinstance(signal, Signal):
             if type is not Any:
                 raise InvalidRequest(
@@ -188,7 +188,7 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         Args:
             timeout: TimeoutError is raised inside if it takes longer; None means no limit of its own.
         """
-        timeout_ms = optional_duration(timeout, what="ctx.shield")
+        timeout_ms = waiting_time(timeout, what="ctx.shield")
         within = within_run("shield()", "asyncio.shield()")
         return within.shield(None if timeout_ms is None else timeout_ms / 1000)
 

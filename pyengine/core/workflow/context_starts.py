@@ -14,7 +14,7 @@ from pyengine.core.definitions.current_run import within_run
 from pyengine.core.definitions.queues import check_queue
 from pyengine.core.definitions.refusals import not_a_workflow
 from pyengine.core.definitions.registry import Workflow
-from pyengine.core.definitions.retry import Duration, optional_limit
+from pyengine.core.definitions.retry import Duration, time_left
 from pyengine.core.definitions.services import service_call
 from pyengine.core.workflow.handles import ChildRun
 from pyengine.errors import InvalidRequest
@@ -137,7 +137,7 @@ class ContextStarts:
                 args,
                 kwargs,
                 queue=None if queue is None else check_queue(queue, what="ctx.start"),
-                timeout_ms=optional_limit(timeout, what="ctx.start"),
+                timeout_ms=time_left(timeout, what="ctx.start"),
                 detached=detached,
                 abandon=on_cancel == "abandon",
             ),

@@ -13,7 +13,7 @@ import msgspec
 
 from pyengine.core.definitions.bound_workflow import A, B, C, D
 from pyengine.core.definitions.current_run import within_run
-from pyengine.core.definitions.retry import Duration, optional_duration
+from pyengine.core.definitions.retry import Duration, waiting_time
 from pyengine.core.workflow.handles import DurablePromise
 from pyengine.core.workflow.mapping import start_lanes
 from pyengine.errors import InvalidRequest
@@ -92,7 +92,7 @@ class ContextWaits:
             "DurablePromise[Any]",
             within.make_promise(
                 type,
-                timeout_ms=optional_duration(timeout, what="ctx.until"),
+                timeout_ms=waiting_time(timeout, what="ctx.until"),
                 name=f"{table}.{watch}",
                 key=_key_text(key),
             ),

@@ -16,7 +16,7 @@ import msgspec
 from pyengine.core.client.transport import Transport
 from pyengine.core.database.statements.procedures import Procedure
 from pyengine.core.definitions.callees import CacheMode, CallOptions, CallOutcome
-from pyengine.core.definitions.retry import Duration, optional_duration, optional_limit
+from pyengine.core.definitions.retry import Duration, optional_limit, waiting_time
 from pyengine.core.process import clock
 from pyengine.errors import InvalidRequest
 from pyengine.features.calls.functions import Executable, Memo
@@ -173,7 +173,7 @@ class IndexCall(NodeSource, Generic[T_co]):
         Raises:
             TimeoutError: it has not ended in time; its attempt goes on.
         """
-        left_ms = optional_duration(timeout, what="the timeout of a call")
+        left_ms = waiting_time(timeout, what="the timeout of a call")
         until_s = None if left_ms is None else clock.monotonic() + left_ms / 1000
         while not self.done():
             left_s = None if until_s is None else max(0.0, until_s - clock.monotonic())

@@ -23,7 +23,7 @@ from pyengine.core.client.signal_payloads import signal_payload
 from pyengine.core.client.transport import Transport
 from pyengine.core.database.statements.procedures import WHY_MANY, Procedure
 from pyengine.core.definitions.registry import Registry
-from pyengine.core.definitions.retry import Duration, optional_duration
+from pyengine.core.definitions.retry import Duration, waiting_time
 from pyengine.core.definitions.signals import Signal, check_signal_name
 from pyengine.core.protocol.causes import Cause, read_causes
 from pyengine.core.values.codec import Codec
@@ -191,7 +191,7 @@ class ManyRuns:
             InvalidRequest: the filter or the grace is invalid.
         """
         text = None if reason is None else self._codec.encode(reason, where="the reason to cancel")
-        grace_ms = optional_duration(grace, what="grace")
+        grace_ms = waiting_time(grace, what="grace")
         return await self._run_batches(CANCEL_MANY, runs, conn, text, grace_ms, force)
 
     async def pause_many(self, runs: Iterable[str] | RunFilter, *, conn: Any = None) -> list[Steered]:

@@ -16,7 +16,7 @@ from pyengine.core.client.arguments import input_of, new_id, tags_text, target_o
 from pyengine.core.client.run import Run, RunControl, result_codec
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
 from pyengine.core.definitions.registry import Workflow
-from pyengine.core.definitions.retry import Duration, optional_duration
+from pyengine.core.definitions.retry import Duration, waiting_time
 from pyengine.core.definitions.services import SERVICE, sql_arguments
 from pyengine.errors import InvalidRequest
 from pyengine.features.many_runs.statements import START_MANY
@@ -87,7 +87,7 @@ class ManyStarts(RunControl):
             keyed,
             target.queue,
             target.version,
-            optional_duration(delay, what="delay"),
+            waiting_time(delay, what="delay"),
             target.timeout_ms,
             priority,
             tags_text(tags),

@@ -19,7 +19,7 @@ import msgspec
 
 from pyengine.core.client.transport import Transport
 from pyengine.core.database.statements.procedures import Procedure
-from pyengine.core.definitions.retry import Duration, optional_duration
+from pyengine.core.definitions.retry import Duration, waiting_time
 from pyengine.core.values.codec import Codec
 from pyengine.errors import InvalidRequest, NotFound
 from pyengine.features.promises.records import (
@@ -326,7 +326,7 @@ class Promises:
 def _deadline(timeout: Duration | datetime | None) -> tuple[int | None, int | None]:
     """Return an instant or a span, in milliseconds; the database adds the span to its clock."""
     if not isinstance(timeout, datetime):
-        return None, optional_duration(timeout, what="timeout")
+        return None, waiting_time(timeout, what="timeout")
     if timeout.tzinfo is None:
         raise InvalidRequest("timeout is an instant without a time zone", hint="datetime.now(UTC) has one")
     return (timeout - EPOCH) // MILLISECOND, None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, cast, overload
 
 from pyengine.core.definitions.current_run import within_run
-from pyengine.core.definitions.retry import Duration, optional_limit
+from pyengine.core.definitions.retry import Duration, time_left
 from pyengine.core.workflow.handles import DurablePromise
 from pyengine.features.remote.remote_calls import remote_param
 
@@ -87,7 +87,7 @@ class ContextRpc:
         """
         within = within_run("rpc()", "a client of that SDK")
         param = remote_param(target, function, args, kwargs, version=version, large_integers=large_integers)
-        timeout_ms = optional_limit(timeout, what="ctx.rpc")
+        timeout_ms = time_left(timeout, what="ctx.rpc")
         call = within.call_remote(
             function, target=target, param=param, annotation=type, timeout_ms=timeout_ms
         )

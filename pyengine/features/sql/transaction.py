@@ -31,7 +31,7 @@ from pyengine.core.client.arguments import named_input
 from pyengine.core.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
 from pyengine.core.definitions.queues import check_queue
 from pyengine.core.definitions.registry import Workflow
-from pyengine.core.definitions.retry import Duration, optional_duration, optional_limit
+from pyengine.core.definitions.retry import Duration, time_left, waiting_time
 from pyengine.core.definitions.signals import Signal
 from pyengine.core.replay.asks import AskKind
 from pyengine.core.replay.call_matcher import CallMatcher
@@ -264,7 +264,7 @@ class Transaction:
         text = self._input(workflow, args, kwargs)
         if queue is not None:
             check_queue(queue, what="tx.start")
-        deadline_ms = optional_limit(timeout, what="tx.start")
+        deadline_ms = time_left(timeout, what="tx.start")
         if definition is not None and timeout is None:
             deadline_ms = definition.deadline_ms
         run_id = self._new_id(log) if id is None else id
@@ -278,7 +278,7 @@ class Transaction:
                 "id": run_id,
                 "queue": queue or (definition.queue if definition is not None else None) or "default",
                 "version": version or (definition.version if definition is not None else "1"),
-                "delay": optional_duration(delay, what="tx.start"),
+                "delay": waiting_time(delay, what="tx.start"),
                 "timeout": deadline_ms,
                 "priority": priority,
                 "any_workflow": definition is not None,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyengine.core.loop.event_loop import DeterministicLoop
-from pyengine.core.loop.restrictions import nested_loop_hint
+from pyengine.core.loop.restrictions import asyncio_hint
 from pyengine.errors import ForbiddenInWorkflow
 from tests.core.replay.loop_driver import Driver, traced
 
@@ -142,8 +142,8 @@ def test_a_second_loop_inside_is_refused_and_explained() -> None:
     for each in (program, simple):
         with pytest.raises(RuntimeError) as refused:
             Driver().run(each)
-        assert "await the coroutine" in str(nested_loop_hint(refused.value))
-    assert nested_loop_hint(ValueError("cannot be called from a running event loop")) is None
+        assert "await the coroutine" in str(asyncio_hint(refused.value))
+    assert asyncio_hint(ValueError("cannot be called from a running event loop")) is None
 
 
 def test_a_future_of_another_loop_is_refused() -> None:

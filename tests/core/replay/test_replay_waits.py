@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pyengine.context import ctx
-from pyengine.core.protocol.commands import StartTimer, Suspend
+from pyengine.core.protocol.commands import MakePromise, StartTimer, Suspend
 from pyengine.errors import (
     NotAwaitable,
 )
@@ -192,3 +193,57 @@ def test_as_completed() -> None:
     for child, value in ((2, "c"), (0, "a"), (1, "b")):
         run.complete(child, value)
     assert run.value == ["c", "a", "b"] and run.cold().end == run.end
+
+
+PAST = timedelta(milliseconds=-5)
+
+
+async def sleeps() -> None:
+    await ctx.sleep(PAST)
+
+
+async def receives() -> None:
+    await ctx.receive("a", timeout=PAST)
+
+
+async def receives_what_came() -> None:
+    await ctx.sleep(1)
+    assert await ctx.receive("b", timeout=PAST) == 5
+
+
+async def promised() -> None:
+    await ctx.promise(timeout=PAST)
+
+
+async def shielded() -> None:
+    async with ctx.shield(PAST):
+        await ctx.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [(sleeps, None), (receives, "TimeoutError"), (receives_what_came, None), (shielded, "TimeoutError")],
+)
+def test_times_that_are_over(code: Callable[[], Awaitable[None]], outcome: str | None) -> None:
+    """A computed time below zero does not wait, and as a limit it ends at once; a signal that is there is
+    received."""
+
+    async def told() -> str | None:
+        try:
+            return await code()
+        except TimeoutError as error:
+            return type(error).__name__
+
+    run = MemoryRun(workflow(told))
+    run.send("b", 5)
+    for child in [0, 2] if code is receives_what_came else [0, 1]:
+        if not run.warm.finished and child in run.open:
+            run.complete(child)
+    assert run.value == outcome
+    assert run.cold().end == run.end
+
+
+def test_a_promise_whose_time_is_over() -> None:
+    """It is made with the shortest limit, so that the database rejects it at once."""
+    (command,) = MemoryRun(workflow(promised)).commands
+    assert isinstance(command, MakePromise) and command.timeout_ms == 1

@@ -15,6 +15,8 @@ from pyengine.core.definitions.retry import (
     parse_duration,
     policy_text,
     recorded_policy,
+    time_left,
+    waiting_time,
 )
 from pyengine.errors import InvalidRequest
 
@@ -88,6 +90,20 @@ def test_wrong_durations(duration: Any) -> None:
 def test_optional_duration() -> None:
     """None means no limit."""
     assert optional_duration(None) is None and optional_duration("1s") == 1000
+
+
+@pytest.mark.parametrize("past", [-1, -0.005, float("-inf"), timedelta(milliseconds=-5), 0, timedelta()])
+def test_computed_durations(past: Any) -> None:
+    """A computed time that is over is zero, and a limit that is over ends at once; texts are as they were."""
+    assert waiting_time(past, what="x") == 0 and time_left(past, what="x") == 1
+    assert waiting_time(2, what="x") == time_left("2s", what="x") == 2000
+    assert waiting_time(None, what="x") is time_left(None, what="x") is None
+    for wrong in ("-5s", float("nan"), float("inf")):
+        with pytest.raises(InvalidRequest):
+            waiting_time(wrong, what="x")
+    for wrong, says in ((-1, "is below 0"), (1e300, "is too long"), (float("nan"), "is no number")):
+        with pytest.raises(InvalidRequest, match=says):
+            parse_duration(wrong)
 
 
 def test_delays_grow_to_the_ceiling() -> None:

@@ -348,3 +348,64 @@ def test_continue_as_new_carries_unconsumed_signals() -> None:
     run.warm.load([Row(run.next_seq, RowType.SIGNAL_RECEIVED, 3, 1, "d", None, "4", True)])
     assert run.warm.advance().end == ContinueAsNew(value="[]", children=(5, 1, 2, 3))
     assert not isinstance(run.end, Complete)
+
+
+async def two_signals(limit: float | None = None) -> list[list[Any]]:
+    """Go on with whichever comes first, again and again."""
+    seen = []
+    for _ in range(4):
+        which, value = await ctx.first(
+            ctx.receive("done", int, timeout=limit), ctx.receive("failed", int, timeout=limit)
+        )
+        seen.append([which, value])
+        await add(which, value)
+    return seen
+
+
+@pytest.mark.parametrize("limit", [None, 60])
+def test_the_loser_of_a_race_is_asked_again(limit: float | None) -> None:
+    """In a loop each turn asks for both signals: the one that lost goes on waiting, or has come meanwhile."""
+
+    async def code() -> list[list[Any]]:
+        return await two_signals(limit)
+
+    run = MemoryRun(workflow(code))
+    for name, value in (("failed", 1), ("failed", 2), ("done", 3)):
+        check(run)
+        run.send(name, value)
+        step = next(child for child, call in run.open.items() if hasattr(call, "step"))
+        if value == 2:
+            run.send("done", 4)  # while nobody waits
+        run.complete(step, 0)
+        if value == 2:
+            run.complete(next(child for child, call in run.open.items() if hasattr(call, "step")), 0)
+    check(run)
+    assert run.value == [[1, 1], [1, 2], [0, 4], [0, 3]]
+
+
+def test_a_receive_that_was_never_awaited_is_not_taken_over() -> None:
+    """It is a mistake, and so is a second one while a task waits for the first."""
+
+    async def forgotten() -> None:
+        ctx.receive("a")
+        await ctx.receive("a")
+
+    async def waiting() -> None:
+        task = asyncio.create_task(ctx.receive("a"))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await ctx.receive("a")
+        await task
+
+    for code in (forgotten, waiting):
+        assert "receives signal 'a' already" in str(MemoryRun(workflow(code)).error)
+
+
+def test_a_wait_of_asyncio_for_calls() -> None:
+    """asyncio takes no coroutines there, which calls are as well: the note says what to write."""
+
+    async def code() -> None:
+        await asyncio.wait([asyncio.ensure_future(ctx.receive("a"))])
+
+    error = MemoryRun(workflow(code)).error
+    assert isinstance(error, TypeError)
+    assert error.__notes__ == ["asyncio.create_task() around each call, or ctx.first(...), ctx.gather(...)"]
