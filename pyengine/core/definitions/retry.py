@@ -19,8 +19,17 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from pyengine.core.process.backoff import grown
-from pyengine.core.values.error_access import asked, classes_of, is_a, is_retryable, leaves_of
-from pyengine.errors import InvalidRequest, recorded_module
+from pyengine.core.values.error_access import (
+    asked,
+    class_module,
+    class_name,
+    classes_of,
+    is_a,
+    is_retryable,
+    leaves_of,
+)
+from pyengine.core.values.error_building import error_module
+from pyengine.errors import InvalidRequest
 
 Duration: TypeAlias = str | float | timedelta
 """A text such as "30s" or "1h30m", seconds as a number, or a timedelta."""
@@ -262,7 +271,10 @@ def _is_worth_it(
 
 
 def _names(error: BaseException) -> frozenset[str]:
-    return frozenset(asked(partial(_full_name, cls), "") for cls in classes_of(type(error)))
+    classes = classes_of(type(error))
+    # before version 0.2 those of the main program had no other name
+    old = (f"{class_module(cls)}.{class_name(cls)}" for cls in classes)
+    return frozenset((*(asked(partial(_full_name, cls), "") for cls in classes), *old))
 
 
 class _Policy(msgspec.Struct, omit_defaults=True):
@@ -319,4 +331,4 @@ def recorded_policy(text: str) -> Retry:
 
 
 def _full_name(cls: type[BaseException]) -> str:
-    return f"{recorded_module(cls)}.{cls.__qualname__}"
+    return f"{error_module(cls)}.{cls.__qualname__}"

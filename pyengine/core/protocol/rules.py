@@ -13,6 +13,7 @@ have them.
 | 2 | ids of detached runs do not grow without end (child_ids.py) |
 | 3 | failures are counted by numbers, not rows, because old rows are removed (replay/history.py) |
 | 4 | a call's input hash has that of its text without defaults before it (replay/call_hashes.py) |
+|   | errors have their second form, in which more of them come back as themselves (values/exceptions.py) |
 """
 
 from __future__ import annotations

@@ -423,7 +423,7 @@ class Replay:
         return replace(end, children=(self._sequence.next_child, *sorted(n for n, _ in self.lost_signals())))
 
     def _failed(self, error: BaseException) -> Fail:
-        return Fail(error=self._codec.encode_error(error, run=self.run.id))
+        return Fail(error=self._codec.encode_error(error, rules=self.run.rules, run=self.run.id))
 
     def _stuck_in_transaction(self) -> Fail | None:
         """Return the failure of code that waits for something else inside a transaction; None if it asks."""

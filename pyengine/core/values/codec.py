@@ -445,14 +445,15 @@ class Codec:
                 "payload.large", extra={"where": where, "size": size, "warn_bytes": self.warn_bytes}
             )
 
-    def encode_error(self, error: BaseException, **origin: str | int) -> str:
+    def encode_error(self, error: BaseException, *, rules: int | None = None, **origin: str | int) -> str:
         """Return the JSON text of an error; never fails.
 
         Args:
             error: the error.
+            rules: of its run; None if it has none.
             origin: the run, step and attempt that raised it.
         """
-        return self.failures.encode(error, **origin)
+        return self.failures.encode(error, rules=rules, **origin)
 
     def decode_error(self, text: str | None) -> BaseException:
         """Return the error of a JSON text: of its own class if that is known, else a RemoteError."""

@@ -65,6 +65,11 @@ def arguments_of(error: BaseException) -> tuple[Any, ...]:
     return found
 
 
+def set_arguments(error: BaseException, args: tuple[Any, ...]) -> None:
+    """Set the arguments of an error."""
+    _base["args"].__set__(error, args)
+
+
 def attributes_of(error: BaseException) -> dict[str, Any]:
     """Return the attributes of an error: those of its `__dict__` and of its slots."""
     found = {name: one for name, one in dict_of(error).items() if type(name) is str}

@@ -1,25 +1,25 @@
 """Exceptions to JSON text and back.
 
 Lives here: `ExceptionCodec`, and `error_kind`. May not: retry decisions, values of steps. The form is
-`{"type", "module", "message", "kind", "args", "data"?, "exceptions"?, "traceback"?, "origin"?, "cause"?,
-"retryable", "lossy"?}`: `args` and `data` are the exception's arguments and attributes as plain JSON, and
-`origin` is where it was raised: run, step, attempt, worker, file, line. Decoding never runs
-an unknown `__init__`: as pickle does, it allocates the exception and sets arguments and attributes. It does
-so only if the class is known (registered, or in a module that is imported already) and the attributes fit
-their annotations. Any other record becomes a `RemoteError` with all its fields. Encoding never fails: a value
-that cannot be encoded is replaced by its `repr` and "lossy" is set; of an error over the size limit only
-class, message and traceback remain, cut short.
+`{"type", "module", "bases"?, "message", "kind", "args", "data"?, "fields"?, "lost"?, "form", "exceptions"?,
+"traceback"?, "origin"?, "cause"?, "retryable", "lossy"?}`: `args`, `data` and `fields` are arguments,
+attributes and what Python keeps of the error (error_values.py), `lost` names attributes that are a `repr`
+only, and `origin` is where it was raised: run, step, attempt, worker, file, line. Decoding never runs an
+unknown `__init__` (error_building.py), and only knows classes that are registered or in a module that is
+imported already. An error whose class is not known, or cannot be made, becomes one of the nearest class that
+it derives from, else a `RemoteError` with all its fields. Encoding never fails; of an error over the size
+limit only class, message and traceback remain, cut short.
 """
 
 from __future__ import annotations
 
 import builtins
-import math
+import logging
 import sys
 import typing
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args, get_type_hints
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -37,12 +37,33 @@ from pyengine.core.values.error_access import (
     is_a,
     is_retryable,
     members_of,
+    set_arguments,
     set_cause,
     traceback_of,
 )
-from pyengine.core.values.pydantic_models import read_unknown, write_unknown
-from pyengine.core.values.tracebacks import place_of, recorded_of, remember, traceback_text
+from pyengine.core.values.error_building import Unfit, bases_of, error_module, fields_of, found_class, make
+from pyengine.core.values.error_first_form import (
+    add_plain_parts,
+    declared_names,
+    own_arguments,
+    plain,
+    rebuilt,
+)
+from pyengine.core.values.error_limits import cut_short, lightened
+from pyengine.core.values.error_values import (
+    PartWriter,
+    as_declared,
+    clean,
+    declared,
+    is_declared,
+    read_part,
+    shown,
+)
+from pyengine.core.values.step_timed_out import StepTimedOut
+from pyengine.core.values.tracebacks import keep_record, place_of, recorded_of, remember, traceback_text
 from pyengine.errors import EngineError, RemoteError, recorded_module
+
+logger = logging.getLogger("pyengine.codec")
 
 ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
 """Kind of an error: its author has to act (UserError), the operator (Trap), or as the name says."""
@@ -72,7 +93,10 @@ MIN_ERROR_BYTES = 4096
 """The limit on errors is never lower, however low that on payloads: errors must be able to report it."""
 
 _MAX_DEPTH = 8
-_NO_NAMES: frozenset[str] = frozenset()
+_PARTS_DEPTH = 4  # an error that is a part of another one carries none itself from here on
+_WARNED_MAX = 1000
+_SECOND_FORM = 4  # the rules since which errors have it
+_BOTH_FORMS: dict[type, type[BaseException]] = {errors.StepTimeout: StepTimedOut}
 
 
 def error_kind(error: object) -> ErrorKind:
@@ -152,20 +176,25 @@ class ExceptionCodec:
         self._classes = {} if classes is None else classes
         self._max_bytes = max_bytes
         self._worker = worker
+        self._warned: set[str] = set()
 
-    def encode(self, error: BaseException, **origin: str | int) -> str:
+    def encode(self, error: BaseException, *, rules: int | None = None, **origin: str | int) -> str:
         """Return the JSON text of an error; never fails.
 
         Args:
             error: the error.
+            rules: of its run, by which the form of the record is chosen; None if it has none.
             origin: the run, step and attempt that raised it, unless it was read from a journal.
         """
-        record = asked(lambda: _describe(error, 0), None) or _bare(error)
+        form = 2 if rules is None or rules >= _SECOND_FORM else 1
+        record = asked(lambda: _describe(error, 0, form), None) or _bare(error)
         if origin and "origin" not in record:
             record["origin"] = self._origin(error, origin)
         packed = msgspec.json.encode(record)
+        if len(packed) > self._max_bytes and form == 2:
+            packed = msgspec.json.encode(lightened(record, self._max_bytes // 8))
         if len(packed) > self._max_bytes or is_deep(packed):
-            packed = msgspec.json.encode(_cut(record, self._max_bytes))
+            packed = msgspec.json.encode(cut_short(record, self._max_bytes))
         return packed.decode()
 
     def unseen(self, error: BaseException, why: str, **origin: str | int) -> str:
@@ -181,7 +210,7 @@ class ExceptionCodec:
             found["worker"] = self._worker
         place = place_of(traceback_of(error))
         if place is not None:
-            found["file"], found["line"] = _clean(place[0]), place[1]
+            found["file"], found["line"] = clean(place[0]), place[1]
         return found
 
     def decode(self, text: str | None) -> BaseException:
@@ -216,26 +245,64 @@ class ExceptionCodec:
         return error
 
     def _known(self, record: dict[str, Any]) -> BaseException | None:
-        cls = self._find(record.get("module"), record.get("type"))
-        args, data = record.get("args", []), record.get("data") or {}
-        if cls is None or not isinstance(args, list) or not isinstance(data, dict):
-            return None
-        if "args" not in record and isinstance(record.get("message"), str):
-            args = [record["message"]]
-        lossy = record.get("lossy") is True
-        try:
-            if issubclass(cls, BaseExceptionGroup):
-                return _group(cls, args, [self._build(one) for one in record.get("exceptions", ())])
-            if cls.__module__ == "builtins":
-                error = cls(*args)
-                error.__dict__.update(data)
-                return error
-            return None if lossy else _rebuild(cls, args, data)
-        except (TypeError, ValueError, AttributeError, NameError, msgspec.ValidationError):
-            return None
+        """Return the error of a record, of its class or of the nearest that it derives from; None if there is
+        none.
+        """
+        if record.get("form") != 2:
+            cls = self._find(record.get("module"), record.get("type"))
+            members = [self._build(one) for one in record.get("exceptions") or ()]
+            return None if cls is None else rebuilt(cls, record, members)
+        names, why = [[record.get("module"), record.get("type")], *(record.get("bases") or ())], ""
+        for module, name in names:
+            cls = found_class(self._classes, str(module), str(name))
+            if cls is None:
+                why = why or "its class is not known here"
+                continue
+            try:
+                error = self._made(cls, record)
+            except (Unfit, ValueError) as problem:
+                why = why or str(problem)
+                continue
+            if why:
+                keep_record(error, record)
+                self._warn(names[0], f"{module}.{name}", why)
+            return error
+        self._warn(names[0], "pyengine.RemoteError", why)
+        return None
+
+    def _made(self, cls: type[BaseException], record: dict[str, Any]) -> BaseException:
+        """Return the error of a record as one of a class.
+
+        Raises:
+            Unfit, ValueError: it cannot be made.
+        """
+        lost = frozenset(record.get("lost") or ())
+        data = {name: one for name, one in (record.get("data") or {}).items() if name not in lost}
+        read = {name: read_part(one, self._build) for name, one in data.items()}
+        error = make(
+            _BOTH_FORMS.get(cls, cls),
+            [read_part(one, self._build) for one in record.get("args", [record.get("message")])],
+            read,
+            {name: read_part(one, self._build) for name, one in (record.get("fields") or {}).items()},
+            declared=frozenset(name for name, one in data.items() if is_declared(one)),
+            lost=lost,
+            members=[self._build(one) for one in record.get("exceptions") or ()],
+        )
+        message, is_plain = record.get("message"), type(error).__str__ is BaseException.__str__
+        if record.get("lossy") and is_plain and error_message(error) != message:
+            # the text was made of arguments that were lost
+            set_arguments(error, (message,))
+        return error
+
+    def _warn(self, recorded: list[Any], became: str, why: str) -> None:
+        """Log, once for each class, that its errors come back as another one."""
+        name = f"{recorded[0]}.{recorded[1]}"
+        if name not in self._warned and len(self._warned) < _WARNED_MAX:
+            self._warned.add(name)
+            logger.warning("an error %s came back from the journal as %s: %s", name, became, why)
 
     def _find(self, module: Any, name: Any) -> type[BaseException] | None:
-        """Return the exception class of that name, without importing anything."""
+        """Return the class of a record in its first form, or of one by SQL, without importing anything."""
         if not isinstance(name, str) or not (module is None or isinstance(module, str)):
             return None
         if module is None:
@@ -249,33 +316,6 @@ class ExceptionCodec:
         # StopIteration cannot be raised into a coroutine
         usable = isinstance(found, type) and issubclass(found, Exception) and found is not StopIteration
         return found if usable else None
-
-
-def _group(cls: type[BaseException], args: list[Any], members: list[BaseException]) -> BaseException | None:
-    if cls not in (ExceptionGroup, BaseExceptionGroup) or not members:
-        return None
-    return BaseExceptionGroup(str(args[0]) if args else "", members)
-
-
-def _rebuild(cls: type[BaseException], args: list[Any], data: dict[str, Any]) -> BaseException | None:
-    """Allocate an exception and put its arguments and attributes back; its __init__ does not run."""
-    base = next(one for one in cls.__mro__ if one.__module__ == "builtins")
-    if cls.__new__ is not base.__new__ or "__setattr__" in cls.__dict__:
-        return None
-    if issubclass(cls, EngineError) and not data:
-        # written by SQL, with a message only
-        return cls(*args)
-    hints = {name: hint for name, hint in get_type_hints(cls).items() if name in data}
-    error = cls.__new__(cls, *args)
-    error.args = tuple(args)
-    for name, value in data.items():
-        object.__setattr__(error, name, _read(value, hints.get(name)))
-    required = getattr(cls, "__dataclass_fields__", {})
-    return error if all(name in data or hasattr(cls, name) for name in required) else None
-
-
-def _read(value: Any, hint: Any) -> Any:
-    return value if hint is None else msgspec.convert(value, hint, str_keys=True, dec_hook=read_unknown)
 
 
 def _remote(record: dict[str, Any], cause: BaseException | None) -> RemoteError:
@@ -301,8 +341,8 @@ def _bare(error: BaseException, why: str = "an error that raises when it is look
     """Return the record of an error of which no more than its class is known; it becomes a RemoteError."""
     cls = type(error)
     return {
-        "type": _clean(class_name(cls)),
-        "module": _clean(class_module(cls)),
+        "type": clean(class_name(cls)),
+        "module": clean(class_module(cls)),
         "message": why,
         "kind": asked(lambda: error_kind(error), "UserError"),
         "traceback": "",
@@ -311,53 +351,66 @@ def _bare(error: BaseException, why: str = "an error that raises when it is look
     }
 
 
-def _describe(error: BaseException, depth: int, *, fold: bool = False) -> dict[str, Any]:
+def _describe(error: BaseException, depth: int, form: int, *, fold: bool = False) -> dict[str, Any]:
+    kept = recorded_of(error)
+    if form == 2 and kept is not None and kept.record is not None:
+        return kept.record
     if is_a(error, RemoteError):
-        return _describe_remote(typing.cast("RemoteError", error), depth)
+        return _describe_remote(typing.cast("RemoteError", error), depth, form)
     cls = type(error)
-    lossy: list[str] = []
     record: dict[str, Any] = {
-        "type": _clean(cls.__qualname__),
-        "module": _clean(recorded_module(cls)),
+        "type": clean(class_name(cls)),
+        "module": clean(recorded_module(cls) if form == 1 else error_module(cls)),
         "message": error_message(error),
         "kind": error_kind(error),
-        "args": [_plain(arg, lossy) for arg in _arguments(error)],
     }
-    data = _attributes(error, lossy)
-    if data:
-        record["data"] = data
+    is_lossy = _add_parts(record, error, depth) if form == 2 else add_plain_parts(record, error)
     if is_a(error, BaseExceptionGroup) and depth < _MAX_DEPTH:
-        record["exceptions"] = [_describe(one, depth + 1) for one in members_of(error)]
+        record["exceptions"] = [_describe(one, depth + 1, form) for one in members_of(error)]
     _add_origin(record, error, fold=fold)
-    _add_cause(record, error, depth, fold=fold)
+    _add_cause(record, error, depth, form, fold=fold)
     record["retryable"] = is_retryable(error)
-    if lossy:
+    if is_lossy:
         record["lossy"] = True
     return record
 
 
-def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
-    """Return the attributes of an error as plain JSON; declared ones are encoded by their type."""
-    values = {name: one for name, one in attributes_of(error).items() if name != RECORDED}
-    declared = asked(lambda: frozenset(getattr(type(error), "__dataclass_fields__", ())), _NO_NAMES)
-    annotated = asked(lambda: frozenset(getattr(type(error), "__annotations__", ())), _NO_NAMES)
-    for name in declared - values.keys():
-        value = asked(partial(getattr, error, name), declared)
-        if value is not declared:
-            values[name] = value
+def _add_parts(record: dict[str, Any], error: BaseException, depth: int) -> bool:
+    """Add arguments, attributes and base classes to a record; return whether a part of it was lost."""
+    deep = depth >= _PARTS_DEPTH
+    parts = PartWriter(None if deep else lambda one: _describe(one, max(depth + 1, _PARTS_DEPTH), 2))
+    record["args"] = [parts.write(arg) for arg in own_arguments(error)]
+    is_lossy, lost = parts.lost, []
+    cls = type(error)
+    declares = asked(lambda: declared_names(cls), frozenset[str]())
     data: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in declared or name in annotated:
-            value = asked(partial(_written, value), value)
-        data[_clean(str(name))] = _plain(value, lossy)
-    return data
+    for name, value in attributes_of(error).items():
+        if name == RECORDED or clean(name) != name:
+            continue
+        parts.lost = False
+        data[name] = parts.write(value)
+        if parts.lost and name in declares:
+            written = asked(partial(declared, value), data)
+            if written is not data:
+                data[name], parts.lost = as_declared(written), False
+        if parts.lost:
+            lost.append(name)
+    fields = {name: parts.write(one) for name, one in fields_of(error).items() if not _is_lost(parts, one)}
+    found: dict[str, Any] = {"data": data, "fields": fields, "lost": lost}
+    if class_module(cls) != "builtins":
+        found["bases"] = bases_of(cls)
+    record |= {name: one for name, one in found.items() if one}
+    record["form"] = 2
+    return is_lossy or bool(lost)
 
 
-def _written(value: Any) -> Any:
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=write_unknown)
+def _is_lost(parts: PartWriter, value: Any) -> bool:
+    parts.lost = False
+    parts.write(value)
+    return parts.lost
 
 
-def _describe_remote(error: RemoteError, depth: int) -> dict[str, Any]:
+def _describe_remote(error: RemoteError, depth: int, form: int) -> dict[str, Any]:
     """Return the record of a RemoteError: that of the original error."""
     record: dict[str, Any] = {
         "type": error.type,
@@ -366,54 +419,29 @@ def _describe_remote(error: RemoteError, depth: int) -> dict[str, Any]:
         "kind": error_kind(error),
     }
     if error.data is not None:
-        record["data"] = _plain(error.data, [])
+        record["data"] = plain(error.data, [])
     _add_origin(record, error)
-    _add_cause(record, error, depth)
+    _add_cause(record, error, depth, form)
     record["retryable"] = error.retryable
     return record
 
 
 def _add_origin(record: dict[str, Any], error: BaseException, *, fold: bool = False) -> None:
-    record["traceback"] = _clean(traceback_text(error, fold=fold))
+    record["traceback"] = clean(traceback_text(error, fold=fold))
     recorded = recorded_of(error)
     if recorded is not None and recorded.origin:
         record["origin"] = recorded.origin
 
 
-def _add_cause(record: dict[str, Any], error: BaseException, depth: int, *, fold: bool = False) -> None:
+def _add_cause(
+    record: dict[str, Any], error: BaseException, depth: int, form: int, *, fold: bool = False
+) -> None:
     # what the engine found wrong with a value or a request: the frames in which it looked lead nowhere
     fold = fold or (is_a(error, EngineError) and error_kind(error) == "UserError")
     cause = cause_of(error)
     # the limit on depth also ends cycles of causes
     if cause is not None and depth < _MAX_DEPTH:
-        record["cause"] = _describe(cause, depth + 1, fold=fold)
-
-
-def _cut(record: dict[str, Any], max_bytes: int) -> dict[str, Any]:
-    """Return a record within the limit; class names fit into the last quarter."""
-    return {
-        "type": record["type"],
-        "module": record["module"],
-        "message": _shortened(record["message"], max_bytes // 2),
-        "kind": record["kind"],
-        "traceback": _shortened(record["traceback"], max_bytes // 4, end=True),
-        "retryable": record["retryable"],
-        "lossy": True,
-    }
-
-
-def _shortened(text: str, max_bytes: int, *, end: bool = False) -> str:
-    """Return the text if it fits, else its beginning (or its end) and its original length."""
-    if len(msgspec.json.encode(text)) <= max_bytes:
-        return text
-    note = f"[cut: it had {len(text)} characters]"
-    # a character takes one to six bytes, as an escape: shorten until it fits
-    length = min(max_bytes, len(text))
-    while True:
-        short = f"{note} {text[len(text) - length :]}" if end else f"{text[:length]} {note}"
-        if length == 0 or len(msgspec.json.encode(short)) <= max_bytes:
-            return short
-        length = length * 3 // 4
+        record["cause"] = _describe(cause, depth + 1, form, fold=fold)
 
 
 def parts_of(error: BaseException) -> Iterator[Any]:
@@ -427,41 +455,7 @@ def parts_of(error: BaseException) -> Iterator[Any]:
         error = cause
 
 
-def _arguments(error: BaseException) -> tuple[Any, ...]:
-    # the second argument of a group is its members, which have a field of their own
-    return arguments_of(error)[: 1 if is_a(error, BaseExceptionGroup) else None]
-
-
 def error_message(error: BaseException) -> str:
     """Return the message of an error, whatever its class does when it is asked for."""
     text = asked(lambda: error.message if isinstance(error, EngineError) else str(error), None)
-    return _clean(_repr(error) if text is None else text)
-
-
-def _plain(value: Any, lossy: list[str], depth: int = 0) -> Any:
-    """Return a plain JSON value; one that is none is replaced by its `repr` and listed in `lossy`."""
-    if value is None or type(value) in (bool, int):
-        return value
-    if type(value) is float and math.isfinite(value):
-        return value
-    if type(value) is str and _clean(value) == value:
-        return value
-    if type(value) in (list, tuple) and depth < _MAX_DEPTH:
-        return [_plain(one, lossy, depth + 1) for one in value]
-    if type(value) is dict and depth < _MAX_DEPTH and all(type(key) is str for key in value):
-        return {_clean(key): _plain(one, lossy, depth + 1) for key, one in value.items()}
-    return _degrade(value, lossy)
-
-
-def _degrade(value: Any, lossy: list[str]) -> str:
-    lossy.append(type(value).__name__)
-    return _clean(_repr(value))
-
-
-def _repr(value: Any) -> str:
-    return asked(lambda: repr(value), f"<{class_name(type(value))}>")
-
-
-def _clean(text: str) -> str:
-    """Return the text without what Postgres cannot store: NUL and half surrogate pairs."""
-    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+    return clean(shown(error) if text is None else text)

@@ -35,21 +35,34 @@ class Recorded:
     Args:
         traceback: text of its traceback.
         origin: run, step, attempt, worker, file and line, as far as they are known.
+        record: all of it, if the error came back as one of another class.
     """
 
-    __slots__ = ("origin", "traceback")
+    __slots__ = ("origin", "record", "traceback")
 
-    def __init__(self, traceback: str | None, origin: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        traceback: str | None,
+        origin: Mapping[str, Any] | None,
+        record: dict[str, Any] | None = None,
+    ) -> None:
         self.traceback = traceback
         self.origin = origin
+        self.record = record
 
 
 def remember(error: BaseException, traceback: object, origin: object) -> None:
     """Keep the recorded origin of an error with it, for the case that it is recorded again."""
     text = traceback if isinstance(traceback, str) and '  File "' in traceback else None
     place = origin if isinstance(origin, dict) else None
+    before = recorded_of(error)
     if text or place:
-        dict_of(error)[RECORDED] = Recorded(text, place)
+        dict_of(error)[RECORDED] = Recorded(text, place, None if before is None else before.record)
+
+
+def keep_record(error: BaseException, record: dict[str, Any]) -> None:
+    """Keep the record of an error with it, which came back as one of another class."""
+    dict_of(error)[RECORDED] = Recorded(None, None, record)
 
 
 def recorded_of(error: BaseException) -> Recorded | None:

@@ -35,6 +35,7 @@ class Attempt(msgspec.Struct, eq=False):
         run_id: id of its run.
         call: which attempt.
         begun: the journal knows, or will know with the next turn, that it has begun.
+        rules: those of its run.
 
     The others belong to the step runner:
         started_s: when the body began, by our clock; 0 while it waits for its turn.
@@ -52,6 +53,7 @@ class Attempt(msgspec.Struct, eq=False):
     run_id: str
     call: StepCall
     begun: bool = False
+    rules: int | None = None
     started_s: float = 0.0
     wanted: bool = True
     timed_out: bool = False

@@ -91,7 +91,8 @@ class Failures:
     def text(self, attempt: Attempt, error: BaseException) -> str:
         """Return the JSON text of the error of an attempt."""
         call = attempt.call
-        return self._codec.encode_error(error, run=attempt.run_id, step=call.name, attempt=call.attempt)
+        origin: dict[str, str | int] = {"run": attempt.run_id, "step": call.name, "attempt": call.attempt}
+        return self._codec.encode_error(error, rules=attempt.rules, **origin)
 
     def _unseen(self, attempt: Attempt, error: BaseException, why: str) -> StepOutcome:
         """Return the outcome of an attempt whose error is not looked at; its policy sees another one."""

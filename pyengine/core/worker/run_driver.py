@@ -233,7 +233,9 @@ class RunDriver:
             live.outcomes.append(start_outcome(call))
         else:
             info = run.info
-            attempt = live.attempts[call.child] = Attempt(info.execution, info.id, call, call.begun)
+            attempt = live.attempts[call.child] = Attempt(
+                info.execution, info.id, call, call.begun, info.rules
+            )
             self.effects.append(StartAttempt(run, attempt))
 
     def _cancel(self, live: Live, child: int) -> None:

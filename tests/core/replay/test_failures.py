@@ -197,16 +197,16 @@ def test_foreign_errors_are_handed_on() -> None:
 
 
 def test_degrading() -> None:
-    """What cannot be written is written as its repr and flagged; builtin classes survive that, others not."""
+    """What cannot be written is written as its repr and flagged; the class survives that."""
     text = ExceptionCodec().encode(ValueError(object(), float("nan"), "a\0b\ud800"))
     record = json.loads(text)
     assert (
         record["lossy"] is True
-        and record["args"][1] == "nan"
+        and record["args"][1] == {"$type": "float", "value": "nan"}
         and "\0" not in json.dumps(record, ensure_ascii=False)
     )
     assert isinstance(ExceptionCodec().decode(text), ValueError)
-    assert isinstance(through(Plain(object())), RemoteError)
+    assert type(through(Plain(object()))) is Plain
     assert json.loads(ExceptionCodec().encode(Nasty()))["message"] == "<Nasty>"
     deep: Any = []
     for _ in range(2000):
@@ -404,8 +404,8 @@ def test_kinds(error: object, kind: str) -> None:
 
 def test_a_kind_is_handed_on() -> None:
     """What comes back as a foreign error, and fails another run, keeps the kind that it was recorded with."""
-    text = ExceptionCodec().encode(Late("x")).replace("Late", "Elsewhere").replace(__name__, "nowhere")
-    back = ExceptionCodec().decode(text)
+    record = json.loads(ExceptionCodec().encode(Late("x")))
+    back = ExceptionCodec().decode(json.dumps({**record, "module": "nowhere", "bases": []}))
     assert isinstance(back, RemoteError) and error_kind(back) == "Timeout"
     assert json.loads(ExceptionCodec().encode(failed(back)))["kind"] == "Timeout"
     assert json.loads(ExceptionCodec().encode(back))["kind"] == "Timeout"
