@@ -505,3 +505,16 @@ def test_an_incompatible_schema_is_refused(dsn: str, conn: Connection) -> None:
         )
         with pytest.raises(SchemaMismatch, match=word):
             sync.Client(dsn).open()
+
+
+def test_another_form_of_the_same_call_finds_the_run(dsn: str) -> None:
+    """A blocking start reads what was recorded, too."""
+    app = App(dsn)
+
+    @app.workflow
+    async def double(n: int, plus: int = 0) -> int:
+        return 2 * n + plus
+
+    with sync.Client(dsn) as client:
+        client.start("double", n=1, plus=0, id="a")
+        assert not client.start(double, 1, id="a").created

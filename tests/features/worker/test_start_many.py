@@ -53,6 +53,30 @@ def test_a_start_by_name_goes_to_the_declared_queue(dsn: str) -> None:
     asyncio.run(main())
 
 
+def test_another_form_of_the_same_calls(dsn: str, conn: Connection) -> None:
+    """Runs that exist are found though their arguments are written otherwise, and the rest is started; a call
+    that is another one leaves nothing."""
+    app = App(dsn)
+
+    @app.workflow
+    async def double(n: int, plus: int = 0) -> int:
+        return 2 * n + plus
+
+    conn.execute("select durable.start('double', '{\"n\": 1, \"plus\": 0}', id => 'a')")
+    conn.execute("select durable.start('double', '[2, 0]', key => 'k')")
+
+    async def main() -> None:
+        async with app.client() as client:
+            names: dict[str, Any] = {"ids": ["a", None, "c"], "keys": [None, "k", None]}
+            with pytest.raises(RunConflict):
+                await client.start_many(double, [(1,), (3,), (4,)], **names)
+            assert len(await client.list()) == 2
+            runs = await client.start_many(double, [(1,), (2,), (4,)], **names)
+            assert [run.created for run in runs] == [False, False, True]
+
+    asyncio.run(main())
+
+
 def test_ids_and_keys(dsn: str, conn: Connection) -> None:
     """The same again finds the runs; some may have a key, some an id, some neither."""
 

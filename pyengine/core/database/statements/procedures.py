@@ -280,6 +280,11 @@ START_WITHIN = Procedure(
     ),
 )
 
+RECORDED_INPUTS = Procedure(
+    signature="(workflow, ids[], keys[], '' for none) -> inputs[], null where there is no run",
+    sql="select durable.recorded_inputs_v1($1::text, $2::text[], $3::text[]) as inputs",
+)
+
 SIGNAL = Procedure(
     signature="(run, name, payload, key, with the hint) -> (delivery, created, woken)",
     sql=(

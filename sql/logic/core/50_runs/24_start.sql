@@ -259,6 +259,23 @@ comment on function durable.start_many(
   text, jsonb[], text[], text[], text, text, interval, interval, integer, jsonb, text, boolean) is
   'Starts many runs of one workflow at once, one for each element of args: an object is arguments by name, an array arguments by position. select durable.start_many(''mail.send'', array_agg(to_jsonb(m)), keys => array_agg(m.id::text)) from outbox m. Answers id and created in the order of args; no args, no runs. The effect is that of as many calls of durable.start in your transaction, but all or none; an error names the element, from 1. queue: as for durable.start. ids and keys are as long as args, null where there is none. Other starts wait for your commit only for one of these ids or keys. With more than 1000 of them, the creation of a run or promise below an id that does not exist waits too; and while such a creation has not committed, this call fails with 55P03 after 2 s. WF001, WF003, WF004, WF008, WF009.';
 
+create or replace function durable.recorded_inputs_v1(p_workflow text, p_ids text[], p_keys text[])
+returns text[] language plpgsql stable
+as $$
+begin
+  return array(
+    select (select durable._input(p.param_headers, p.param_data)
+            from durable._promises p join durable._executions h on h.execution = any (array[p.head])
+            where p.id = any (array[coalesce(k.id, nullif(u.id, ''))]) and h.workflow = p_workflow)
+    from unnest(p_ids, p_keys) with ordinality as u (id, key, n)
+    left join lateral (select h.id from durable._executions h
+                       where h.tenant = '' and h.workflow = p_workflow and h.key = nullif(u.key, '') limit 1) k on true
+    order by u.n);
+end
+$$;
+comment on function durable.recorded_inputs_v1(text, text[], text[]) is
+  'For clients of the package: the inputs of the runs of a workflow that have these keys, or else these ids, as JSON texts; null for one that does not exist. An empty text is no id and no key.';
+
 create or replace function durable.start(
   workflow text, args jsonb default '[]', id text default null, key text default null, queue text default null,
   version text default '1', delay interval default null, timeout interval default null, priority integer default 0,

@@ -1,0 +1,39 @@
+"""Starts of runs that exist already, whose input is written in another way.
+
+Lives here: `as_recorded`. May not: a start, a decision; SQL decides whether a run is the same. Design: SQL
+compares texts, so it takes the same call for another one where a class has a new field with a default, where
+a default is given or left out, or where SQL gave by name what Python gives by position. Only then, after its
+RunConflict, the recorded inputs are read, and the start is sent again with those that are the same call by
+the types of today. So an ordinary start costs nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyengine.core.client.arguments import Target
+from pyengine.core.client.transport import Transport
+from pyengine.core.database.statements.procedures import RECORDED_INPUTS
+
+
+async def as_recorded(
+    transport: Transport, target: Target, inputs: list[str], ids: Sequence[str], keys: Sequence[str]
+) -> list[str] | None:
+    """Return the inputs, each as its run has it if it is the same call; None if that changes none of them.
+
+    Args:
+        transport: the way to the database.
+        target: the workflow.
+        inputs: JSON texts of arguments, as they were refused.
+        ids: ids of the runs, "" for none.
+        keys: keys of the runs, "" for none.
+    """
+    if target.definition is None:
+        return None
+    (row,) = await transport.rows(RECORDED_INPUTS, target.name, list(ids), list(keys))
+    is_same = target.definition.signature.is_same_call
+    found = [
+        then if then is not None and then != text and is_same(text, then) else text
+        for text, then in zip(inputs, row["inputs"], strict=True)
+    ]
+    return None if found == inputs else found
