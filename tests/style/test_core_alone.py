@@ -1,11 +1,12 @@
 """Law: the core works without features and doors: its tests pass in a copy that has neither.
 
 The copy has the core's code, its SQL and its tests, and a hall of its own (`support/core_hall.py`). With
-`--full` all of them run that need no more than that hall, else a part that takes seconds.
+`--full` all of them run, else a part that takes seconds; none is left out.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -39,9 +40,11 @@ HELPERS = (
     "tests/system/crash/processes.py",
     "tests/system/failover/cable.py",
     "docs/explanation/how-a-run-travels.md",
+    "docs/reference/faults.md",
 )
 HALL = {
     "tests/support/core_hall.py": "pyengine/app.py",
+    "tests/support/core_hall_asks.py": "pyengine/asks.py",
     "tests/support/core_hall.sql": "sql/logic/features/10_hall.sql",
     "tests/support/core_fixtures.py": "tests/core/conftest.py",
 }
@@ -50,11 +53,13 @@ FEW = (
     *("replay", "sql/test_start.py", "sql/test_turn.py", "sql/test_signals.py", "worker/test_children.py"),
     *("worker/test_dispatcher.py", "worker/test_gather.py"),
 )
-# files of workers with tests that still ask for more than the core: `App.run` with its replay and its
-# commands, an app as a program, `ctx.attempt`, transactions and progress, forks, reasons, pages
-NOT_ALONE = (
-    *("early", "exhausted", "extensions", "faults", "goodbye", "held", "hello", "lease_terms", "long_lives"),
-    *("run_attempts", "run_invariants", "run_table", "steering", "trouble", "ways"),
+FOREIGN = (
+    "pyengine.features",
+    "pyengine.doors",
+    "pyengine.sync",
+    "tests.features",
+    "tests.doors",
+    "tests.system",
 )
 LEAST_OF_FEW, LEAST_OF_ALL = 1000, 2800
 # a run that hangs ends, and its test fails
@@ -132,14 +137,43 @@ def run_tests(house: Path, prepared: str, *which: str) -> tuple[int, str]:
 def test_the_tests_of_the_core_pass_alone(house: Path, prepared: str, request: pytest.FixtureRequest) -> None:
     """No module, function or view of a feature or a door is missed."""
     is_full = request.config.getoption("--full")
-    which = [f"tests/core/{name}" for name in FEW]
-    if is_full:
-        files = (house / "tests/core/worker").glob("test_*.py")
-        alone = sorted(file.name for file in files if file.stem.removeprefix("test_") not in NOT_ALONE)
-        which = ["tests/core/replay", "tests/core/sql", *(f"tests/core/worker/{name}" for name in alone)]
+    which = ["tests/core"] if is_full else [f"tests/core/{name}" for name in FEW]
     passed, told = run_tests(house, prepared, *which)
     print(f"{passed} tests of {', '.join(which)}")
     assert passed >= (LEAST_OF_ALL if is_full else LEAST_OF_FEW), told
+
+
+def foreign(source: str) -> set[str]:
+    """Modules that a test of the core imports, and that the copy has not."""
+    names = {name for node in ast.walk(ast.parse(source)) for name in imported(node)}
+    helpers = {path.removesuffix(".py").replace("/", ".") for path in HELPERS}
+    return {
+        name
+        for name in names
+        if name.startswith(FOREIGN) and not any(name.startswith(helper) for helper in helpers)
+    }
+
+
+def imported(node: ast.AST) -> list[str]:
+    """The modules of an import."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [one.name for one in node.names] if isinstance(node, ast.Import) else []
+
+
+def test_tests_of_the_core_import_the_core() -> None:
+    """None imports what the copy has not, so that none is left out there."""
+    sources = {path: path.read_text() for path in (ROOT / "tests/core").rglob("*.py")}
+    assert len(sources) > 100
+    assert {str(path): found for path, source in sources.items() if (found := foreign(source))} == {}
+
+
+def test_an_import_of_a_feature_is_found() -> None:
+    """Self-test, also within a function; a helper of the copy is none."""
+    source = (
+        "def f():\n    import pyengine.features.sql.context\nfrom tests.system.crash.processes import stop\n"
+    )
+    assert foreign(source) == {"pyengine.features.sql.context"}
 
 
 def test_a_core_that_needs_a_feature_fails(house: Path, prepared: str) -> None:

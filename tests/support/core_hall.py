@@ -2,7 +2,8 @@
 
 Lives here: what `style/test_core_alone.py` lays beside a copy of the core, as `pyengine/app.py`. May not: an
 import of a feature or a door, or a name that the core does not need. Design: `App.run` is a worker and a
-client, for the schema is there; it does not replay what it ran.
+client, for the schema is there; it does not replay what it ran. `ctx` has what the core knows of a block that
+asks, and of progress, without the features that have these.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+from pyengine.asks import Block
+
 from pyengine.core.client.asyncpg_transport import AsyncpgTransport
 from pyengine.core.client.client import CoreClient
 from pyengine.core.client.run import Run
@@ -20,14 +23,30 @@ from pyengine.core.client.starts import Starts
 from pyengine.core.database.connection import Database
 from pyengine.core.database.listener import Listener
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
-from pyengine.core.definitions.current_run import refuse_in_workflow
+from pyengine.core.definitions.current_run import refuse_in_workflow, within_run
 from pyengine.core.definitions.refusals import not_a_workflow
 from pyengine.core.definitions.registry import Registry, Workflow, make_step, make_workflow
 from pyengine.core.definitions.retry import Duration, parse_duration
+from pyengine.core.replay.call_matcher import matcher_within
 from pyengine.core.worker.worker import GRACE_S, Worker
 from pyengine.core.workflow.context import CoreContext
 
-ctx = CoreContext()
+
+class Context(CoreContext):
+    """The core of `ctx`, with the calls of features by which tests reach what the core has for them."""
+
+    __slots__ = ()
+
+    def transaction(self, name: str) -> Block:
+        """Ask the worker."""
+        return Block(matcher_within("transaction()", "a connection of your own"), name)
+
+    def progress(self, done: float, total: float | None = None) -> None:
+        """Show progress."""
+        within_run("progress()", "nothing").set_progress(done, total, None)
+
+
+ctx = Context()
 
 
 class Client(CoreClient):

@@ -53,6 +53,11 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         return within_run("workflow", "the workflow's name").run.workflow
 
     @property
+    def attempt(self) -> int:
+        """Which attempt of the run this is, from 1; above 1 after a retry of the whole workflow."""
+        return within_run("attempt", "ctx.step.attempt in a step").run.attempt
+
+    @property
     def step(self) -> StepInfo:
         """Inside a step: run id, child number, attempt, and an idempotency key.
 

@@ -1,7 +1,6 @@
-"""The part of `ctx` about failures: compensations, and the attempts of a whole run.
+"""The part of `ctx` about failures: compensations.
 
-Lives here: `ctx.on_failure` and `ctx.attempt`. May not: a decision; both ask the run that the code belongs
-to.
+Lives here: `ctx.on_failure`. May not: a decision; it asks the run that the code belongs to.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec
 
-from pyengine.core.definitions.current_run import within_run
 from pyengine.core.replay.call_matcher import matcher_within
 from pyengine.errors import InvalidRequest
 from pyengine.features.compensation.compensation import compensations_of
@@ -21,11 +19,6 @@ class ContextFailures:
     """The part of `ctx` about failures."""
 
     __slots__ = ()
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt of the run this is, from 1; above 1 after a retry of the whole workflow."""
-        return within_run("attempt", "ctx.step.attempt in a step").run.attempt
 
     def on_failure(self, undo: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call a step if the run fails or is cancelled: `ctx.on_failure(refund, payment)`.

@@ -21,6 +21,7 @@ from pyengine.core.worker.effects import FetchJournal, StartAttempt
 from pyengine.core.worker.journal_poller import JournalFetcher
 from pyengine.core.worker.step_runner import StepRunner
 from pyengine.errors import RunCancelled, RunFailed
+from tests.support import verbs
 from tests.support.turns import Send, intercept
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -372,7 +373,7 @@ def test_what_others_may_end_is_not_foreseen(dsn: str, conn: Connection) -> None
     def fire(bundles: Bundles) -> None:
         if any(each.get("outcomes") for each in bundles):
             while conn.execute("select from durable._promises where timer and state = 'pending'").rowcount:
-                conn.execute("select durable.tick()")
+                verbs.tick(conn)
 
     async def play(client: Any) -> None:
         for id in "ab":

@@ -15,7 +15,7 @@ from pyengine.clients import Client
 from pyengine.core.client.run import Run
 from pyengine.core.protocol.commands import Halt, Release
 from pyengine.core.worker.run_state import Live
-from pyengine.errors import EngineError, RunCancelled, RunFailed
+from pyengine.errors import RunCancelled, RunFailed
 from tests.core.worker import run_stage
 from tests.core.worker.run_stage import Stage
 from tests.core.worker.test_retries import row_types
@@ -180,22 +180,6 @@ def test_an_error_that_is_final_fails(dsn: str) -> None:
         await breaks()
 
     with pytest.raises(RunFailed, match="declined"):
-        app.run(work)
-
-
-def test_app_run_does_not_wait_for_a_resume(dsn: str) -> None:
-    """It says that the run is paused, and how to see it."""
-    app = App(dsn)
-
-    @app.step(retry=Retry(max_attempts=1, on_exhausted="pause"))
-    async def breaks() -> None:
-        raise OSError("down")
-
-    @app.workflow
-    async def work() -> None:
-        await breaks()
-
-    with pytest.raises(EngineError, match=r"is paused: .*step breaks failed in attempt 1: OSError: down"):
         app.run(work)
 
 

@@ -11,9 +11,6 @@ import pytest
 from pyengine import App, ctx
 from pyengine.core.database import registered as registered_module
 from pyengine.core.worker.turn_loop import TurnLoop
-from pyengine.features.calls.adapter_process import Adapter
-from pyengine.features.calls.adapter_worker import AdapterWorker
-from pyengine.features.calls.program_executor import ProgramExecutor
 from tests.support.broken_parts import Fault
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -42,8 +39,7 @@ def left(conn: Connection) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.session("sessions are counted")
-@pytest.mark.parametrize("kind", ["worker", "adapter worker"])
-def test_a_hello_under_way_is_no_last_word(kind: str, dsn: str, conn: Connection) -> None:
+def test_a_hello_under_way_is_no_last_word(dsn: str, conn: Connection) -> None:
     """A worker that stops while it says hello, or shows that it is there, is not registered after it."""
     conn.execute(SLOW.format("update"))
     app = App(dsn)
@@ -53,12 +49,7 @@ def test_a_hello_under_way_is_no_last_word(kind: str, dsn: str, conn: Connection
         pass
 
     async def main() -> None:
-        if kind == "worker":
-            async with app.worker():
-                await writes(conn)
-            return
-        conn.execute("select durable.set_setting('lease_ttl_ms', '1000')")
-        async with AdapterWorker([ProgramExecutor([Adapter(name="x", path="/bin/true")])], dsn):
+        async with app.worker():
             await writes(conn)
 
     asyncio.run(main())

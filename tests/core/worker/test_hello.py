@@ -43,17 +43,6 @@ def test_app_run_returns_the_result(dsn: str) -> None:
     assert app.run(add, 1, b=1) == 2
 
 
-def test_app_run_installs_the_schema(empty_database: Callable[[], str]) -> None:
-    """`app.run` on a database without a schema makes it."""
-    app = App(empty_database())
-
-    @app.workflow
-    async def one() -> int:
-        return 1
-
-    assert app.run(one) == 1
-
-
 def test_a_worker_does_not_install_the_schema(empty_database: Callable[[], str]) -> None:
     """A worker on a database without a schema says what to type."""
     app = App(empty_database())
@@ -64,21 +53,6 @@ def test_a_worker_does_not_install_the_schema(empty_database: Callable[[], str])
 
     with pytest.raises(SchemaMismatch, match=r"has no schema[^.]*\n[^.]*pyengine db init"):
         asyncio.run(main())
-
-
-def test_app_run_refuses_to_run_inside_a_loop(dsn: str) -> None:
-    """`app.run` inside an event loop says what to use instead."""
-    app = App(dsn)
-
-    @app.workflow
-    async def one() -> int:
-        return 1
-
-    async def main() -> None:
-        with pytest.raises(InvalidRequest, match=r"app\.start"):
-            app.run(one)
-
-    asyncio.run(main())
 
 
 def test_start_in_one_place_serve_in_another(dsn: str) -> None:

@@ -225,7 +225,7 @@ def test_a_hand_off_that_comes_late_begins_no_body(
 
 
 FROZEN = """
-import os, time
+import asyncio, os, time
 from pyengine import App
 
 app = App()
@@ -239,6 +239,13 @@ def note(name: str) -> None:
 @app.workflow
 async def go(name: str) -> None:
     await note(name)
+
+async def main() -> None:
+    app.use_database(os.environ["PYENGINE_DATABASE_URL"])
+    async with app.worker(threads=1):
+        await asyncio.Event().wait()
+
+asyncio.run(main())
 """
 
 
@@ -257,15 +264,14 @@ def test_a_worker_that_was_frozen_begins_nothing_of_others(
         path = tmp_path / "notes"
         return path.read_text().splitlines() if path.exists() else []
 
-    command = ("-m", "pyengine", "worker", "frozen:app", "--threads", "1")
-    first = launch(dsn, *command, folder=tmp_path)
+    first = launch(dsn, "frozen.py", folder=tmp_path)
     try:
         ends_s = time.monotonic() + 60
         while not notes() and time.monotonic() < ends_s:
             time.sleep(0.01)
         first.send_signal(signal.SIGSTOP)
         before = notes()
-        second = launch(dsn, *command, folder=tmp_path)
+        second = launch(dsn, "frozen.py", folder=tmp_path)
         try:
             until(dsn, "select count(*) = 20 from durable.runs where state = 'completed'")
         finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.core.sql.test_backlog import Consumer
+from tests.features.sql.test_backlog import Consumer
 from tests.support.clock import Clock
 from tests.support.verbs import Connection, ask, complete, send
 
