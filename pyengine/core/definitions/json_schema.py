@@ -19,6 +19,7 @@ from pyengine.core.values.pydantic_models import is_constrained, is_model, is_sp
 from pyengine.core.values.shape_builder import shape_of
 from pyengine.core.values.shapes import ArrayShape, DictShape, ObjectShape, TupleShape
 
+_TOP_MAX = 4000
 _BRIEF = ("title", "type", "enum", "required")
 
 
@@ -28,6 +29,14 @@ def json_schema(annotation: Any) -> dict[str, Any]:
         return _schema(annotation)
     except Exception:  # boundary to user code: a type may describe itself, and fail
         return {}
+
+
+def top_schema(annotation: Any) -> str | None:
+    """Return what a schema says of the whole value, its type and keys, as JSON text; None for nothing."""
+    schema = json_schema(annotation)
+    found = schema if "anyOf" in schema else _brief(schema)
+    text = msgspec.json.encode(found).decode()
+    return text if found and len(text) <= _TOP_MAX else None
 
 
 def _schema(annotation: Any) -> dict[str, Any]:

@@ -59,11 +59,12 @@ class StartTimer(_Tagged, frozen=True, kw_only=True, tag="timer", rename={"durat
 
 
 class MakePromise(_Tagged, frozen=True, kw_only=True, tag="promise", rename={"timeout_ms": "timeout"}):
-    """Create an external promise; `name` is a label."""
+    """Create an external promise; `name` is a label, `param` the JSON schema of its value, if known."""
 
     child: int
     name: str
     timeout_ms: int | None = None
+    param: str | None = None
 
 
 class CallRemote(

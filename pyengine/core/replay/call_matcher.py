@@ -17,8 +17,11 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
+
 from pyengine.core.definitions.current_run import RunInfo, within_run
 from pyengine.core.definitions.definition import StepDef, WorkflowDef
+from pyengine.core.definitions.json_schema import top_schema
 from pyengine.core.definitions.retry import Randomness, policy_text
 from pyengine.core.loop.awaitables import Call, CallKind, ReceiveCall, TimedReceive
 from pyengine.core.loop.event_loop import DeterministicLoop
@@ -321,7 +324,7 @@ class CallMatcher:
         match: Match = "agrees"
         if row is None or (row.type, row.name or "", row.hash) != (RowType.PROMISE_REGISTERED, name, digest):
             got = describe_call(kind, name, key, digest)
-            match = sequence.match_unrecorded(row, got, lambda: command)
+            match = sequence.match_unrecorded(row, got, lambda: _with_type(command, codec))
         if match == "disagrees":
             return sequence.dead_call(kind, name)
         return sequence.take_call(kind, name, codec, discarded=match == "discarded")
@@ -479,3 +482,12 @@ def matcher_within(method: str, instead: str) -> CallMatcher:
     within = within_run(method, instead)
     assert isinstance(within, CallMatcher)
     return within
+
+
+def _with_type(
+    command: MakePromise | CallRemote | AwaitRow | Adopt, codec: TypeCodec
+) -> MakePromise | CallRemote | AwaitRow | Adopt:
+    """Return a command with what whoever answers a promise is held to."""
+    if not isinstance(command, MakePromise):
+        return command
+    return replace(command, param=top_schema(codec.annotation))

@@ -28,6 +28,10 @@ _SENT_UNCHECKED = (
     "it was sent before its type was registered, or its sender gave the name only; `except DecodeError` "
     "around ctx.receive goes on, and the next receive gets the next signal"
 )
+_ANSWERED = (
+    "whoever answered gave another value than the code declares, or the code has changed since; `except "
+    "DecodeError` around the await goes on, and another ctx.promise asks again"
+)
 _UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, RecursionError)
 
 
@@ -57,6 +61,10 @@ def read_into(call: Call, row: Row) -> None:
         if call.kind == "receive":
             where = f"the payload of signal {call.name} (run {run}, child {call.child})"
             call.fail(unreadable(where, call.codec.annotation, error, hint=_SENT_UNCHECKED))
+            return
+        if call.kind == "promise":
+            where = f"the answer to promise {call.name} ({call.id})"
+            call.fail(unreadable(where, call.codec.annotation, error, hint=_ANSWERED))
             return
         where = f"the recorded result of {call.kind} {call.name} (run {run}, child {call.child})"
         call.fail(unreadable(where, call.codec.annotation, error))

@@ -43,6 +43,8 @@ from pyengine.features.checks.unawaited import UNAWAITED
 _BRIEF = 100
 _STOPPED = frozenset({"paused", "halted", "dead"})
 _WAITING = frozenset({RowType.EXECUTION_AWAITING, RowType.EXECUTION_RESUMED, RowType.CANCEL_REQUESTED})
+READABLE = "recorded values that the code can read"
+"""The expectation of a journal that holds a value which its replay cannot read."""
 _OWN_ENDS = frozenset({"completed", "failed", "continued"})
 _ENDED_FROM_OUTSIDE = frozenset({"timed_out", "cancelled"})
 _ENDINGS: dict[type[Any], str] = {
@@ -251,7 +253,7 @@ def _of_live(journal: Journal, end: End | None, ending: str) -> Divergence | Non
     unread = isinstance(end, Fail) and _shape(end.error)[0] == "DecodeError"
     got = _description(end, ending)
     if unread and journal.waiting_on is None:
-        return Divergence(child=None, expected="recorded values that the code can read", got=got)
+        return Divergence(child=None, expected=READABLE, got=got)
     if journal.waiting_on is None:
         return None
     waits = f"the run waits for {_listed(journal.waiting_on)}"

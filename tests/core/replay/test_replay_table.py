@@ -127,7 +127,8 @@ def test_commands_in_call_order() -> None:
         timeout_ms=3_600_000,
         detached=False,
     )
-    assert promise == MakePromise(child=1, name="approval", timeout_ms=30_000)
+    schema = '{"type":"integer"}'
+    assert promise == MakePromise(child=1, name="approval", timeout_ms=30_000, param=schema)
     assert moment == Captured(child=2, kind="time", name="now", value=str(STARTED_MS))
     assert isinstance(number, Captured) and (number.child, number.kind, number.name) == (
         3,

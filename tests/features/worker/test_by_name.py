@@ -13,7 +13,7 @@ import pytest
 from pyengine import App, Client, ctx
 from pyengine.core.definitions.signatures import Signature
 from pyengine.core.values.codec import Codec
-from pyengine.errors import EncodeError, InvalidRequest
+from pyengine.errors import DecodeError, EncodeError, InvalidRequest, RunFailed
 
 
 @dataclass
@@ -75,6 +75,69 @@ def test_objects_and_json_are_alike(dsn: str) -> None:
                 await client.start("takes", {"nmuber": 1}, [])
 
     asyncio.run(main())
+
+
+def test_an_answer_is_held_to_the_type_that_waits(dsn: str) -> None:
+    """An answer of another JSON type, or without a key, is refused at the door; one that is wrong deeper down
+    raises DecodeError where it is awaited, with the answer to blame, not the code, and code may ask again.
+    """
+    app = App(dsn)
+
+    @app.workflow
+    async def asks() -> str:
+        try:
+            await ctx.promise(Order, name="answer")
+        except DecodeError as error:
+            first = f"{error.message}|{error.hint}"
+        return f"{first}|{(await ctx.promise(Order, name='answer')).number}"
+
+    async def main() -> str:
+        async with app.worker(dev=True), app.client() as client:
+            run = await client.start(asks, id="r")
+            while (await run.get()).state != "waiting":
+                await asyncio.sleep(0.005)
+            for wrong in ("seven", {"nmuber": 7}):
+                with pytest.raises(InvalidRequest, match=r"The answer to promise 'r\.0' "):
+                    await client.promises.resolve("r.0", wrong)
+            await client.promises.resolve("r.0", {"number": "seven"})
+            while (await run.get()).waits_for != ("promise answer [1]",):
+                await asyncio.sleep(0.005)
+            await client.promises.resolve("r.1", {"number": 7})
+            return await run.result()
+
+    said, hint, number = asyncio.run(main()).split("|")
+    assert said.startswith("the answer to promise answer (r.0) does not fit its annotation Order: ")
+    assert hint.startswith("whoever answered gave another value")
+    assert number == "7"
+
+
+def test_an_answer_that_nobody_catches_is_no_fault_of_the_code(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker of development does not take the answer of somebody else for a difference of the code."""
+    app = App(dsn)
+
+    @app.step
+    async def first() -> None: ...
+
+    @app.workflow
+    async def asks() -> int:
+        await first()
+        return (await ctx.promise(Order, name="answer")).number
+
+    async def main() -> None:
+        async with app.worker(dev=True), app.client() as client:
+            run = await client.start(asks, id="r")
+            while (await run.get()).state != "waiting":
+                await asyncio.sleep(0.005)
+            await client.promises.resolve("r.1", {"number": "seven"})
+            with pytest.raises(RunFailed):
+                await run.result()
+
+    asyncio.run(main())
+    errors = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert len(errors) == 1, errors
+    assert "the journal expects" not in errors[0]
 
 
 def test_from_a_transaction(dsn: str) -> None:

@@ -253,6 +253,44 @@ $$;
 comment on function durable._check_verdict(text, text, text) is
   'Checks the arguments of a settlement before any state is read. WF004, WF008.';
 
+create or replace function durable._answer_fault(p_id text, p_state text, p_value_data text, p_value_headers jsonb)
+returns text language plpgsql stable
+as $$
+declare
+  v_type text;
+  v_value text;
+begin
+  if p_state <> 'resolved' then
+    return null;
+  end if;
+  select p.param_headers ->> 'durable:type' into v_type
+  from durable._promises p where p.id = p_id and p.state = 'pending' and p.execution is not null;
+  if v_type is null then
+    return null;
+  end if;
+  v_value := coalesce(case when durable._is_plain(p_value_headers) then p_value_data
+                           else durable._from_envelope(p_value_data) end, 'null');
+  return durable._schema_fault(durable._json(v_type), durable._json(v_value)::json);
+end
+$$;
+comment on function durable._answer_fault(text, text, text, jsonb) is
+  'Why a value is no answer to a promise whose run declared a type: the end of a sentence, as _schema_fault; null if it may be one, or the promise is settled already.';
+
+create or replace function durable._check_answer(p_id text, p_state text, p_value_data text, p_value_headers jsonb)
+returns void language plpgsql stable
+as $$
+declare
+  v_fault text := durable._answer_fault(p_id, p_state, p_value_data, p_value_headers);
+begin
+  if v_fault is not null then
+    perform durable._fail_invalid(format('The answer to promise %L %s.', p_id, v_fault),
+                                  'The code that waits for it declares that type.');
+  end if;
+end
+$$;
+comment on function durable._check_answer(text, text, text, jsonb) is
+  'Refuses an answer of another JSON type than the run that waits has declared, and an object that lacks a key: WF004.';
+
 create or replace function durable._is_live_run(p_id text)
 returns boolean language plpgsql volatile
 as $$
@@ -316,6 +354,7 @@ as $$
 begin
   perform durable._check_verdict(p_id, p_state, p_value_data);
   perform durable._check_no_live_run(p_id);
+  perform durable._check_answer(p_id, p_state, p_value_data, p_value_headers);
   return durable._settle_promise(p_id, p_state, p_value_data, p_value_headers);
 end
 $$;

@@ -513,9 +513,10 @@ begin
                                    param_data, param_headers)
     select a.id, a.tenant, a.timeout_at, p_now, a.owner, a.head, case when a.owner is not null then a.child end,
            a."do" = 'timer', true,
-           case when a."do" = 'run' then durable._target_of(a.queue) end, a.param,
+           case when a."do" = 'run' then durable._target_of(a.queue) end, case when a."do" <> 'promise' then a.param end,
            case a."do" when 'run' then '{"codec": "json"}'::jsonb
-                       when 'until' then jsonb_build_object('codec', 'json', 'durable:until', a.name) end
+                       when 'until' then jsonb_build_object('codec', 'json', 'durable:until', a.name)
+                       when 'promise' then case when a.param is not null then jsonb_build_object('durable:type', a.param) end end
     from command a
   ), task as (
     insert into durable._tasks (id, execution, owner, deadline, retry_at, queue, priority, rules, workflow, workflow_version,

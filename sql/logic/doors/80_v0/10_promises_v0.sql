@@ -215,6 +215,7 @@ begin
                                          p_key, p_strict) a;
     return;
   end if;
+  perform durable._check_answer(p_id, p_state, p_data, p_headers);
   perform durable._lock_settlement(array[p_id]);
   v_now := durable._now_ms();
   select p.timeout_at > v_now into v_done from durable._promises p where p.id = p_id and p.state = 'pending';

@@ -263,7 +263,9 @@ begin
     select case
       when x.state is null then 'not_found'
       when x.state = 'pending' and (p.id is null or p.head is not null and p.timeout_at > p_now) then 'refused'
-      when x.state = 'pending' and p.timeout_at > p_now then 'done'
+      when x.state = 'pending' and p.timeout_at > p_now
+        then case when durable._answer_fault(u.id, p_state, u.value, durable._plain_headers()) is null then 'done'
+                  else 'refused' end
       when x.state = p_state and durable._decoded(x.value) is not distinct from u.value::jsonb then 'already'
       else 'ended' end
     from unnest(p_ids, p_values) with ordinality as u (id, value, n)
@@ -307,4 +309,4 @@ begin
 end
 $$;
 comment on function durable.settle_many(text[], text, jsonb, jsonb[]) is
-  'Settles many promises at once, as durable.resolve and durable.reject do one: select * from durable.settle_many(array[''invoice-7'', ''invoice-8''], value => ''{"paid": true}''). verdict: resolved, rejected or rejected_canceled. each_value: one for each id instead. Answers for each id, once, its state now and done; already, if it had this outcome; ended, if another one, its deadline included; refused, for a run, which its code ends, and for a step that a worker completes; not_found. Two such calls never deadlock with each other. WF004, WF008.';
+  'Settles many promises at once, as durable.resolve and durable.reject do one: select * from durable.settle_many(array[''invoice-7'', ''invoice-8''], value => ''{"paid": true}''). verdict: resolved, rejected or rejected_canceled. each_value: one for each id instead. Answers for each id, once, its state now and done; already, if it had this outcome; ended, if another one, its deadline included; refused, for a run, which its code ends, for a step that a worker completes, and for a value of another type than the run that waits declares; not_found. Two such calls never deadlock with each other. WF004, WF008.';
