@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from pyengine.app import App
-from pyengine.core.definitions.registry import Registry, make_step
+from pyengine.core.definitions.registry import Registry, make_step, make_workflow
 from pyengine.errors import InvalidRequest
 
 Function = Callable[..., Any]
@@ -106,16 +105,12 @@ async def refund(n: int) -> str:
     return f"refunded {n}"
 
 
-def as_step(fn: Function, app: App) -> None:
-    app.step(fn)
+def as_step(fn: Function, registry: Registry) -> None:
+    registry.add_step(make_step(fn))
 
 
-def as_workflow(fn: Function, app: App) -> None:
-    app.workflow(fn)
-
-
-def as_memo(fn: Function, app: App) -> None:
-    app.memo(fn, version="1")
+def as_workflow(fn: Function, registry: Registry) -> None:
+    registry.add_workflow(make_workflow(fn))
 
 
 @pytest.mark.parametrize(
@@ -123,34 +118,33 @@ def as_memo(fn: Function, app: App) -> None:
     [
         (make, register)
         for make in FACTORIES
-        for register in (as_step, as_workflow, as_memo)
+        for register in (as_step, as_workflow)
         if not (make is cached and register is as_workflow)
     ],
 )
-def test_a_factory(make: Function, register: Callable[[Function, App], None]) -> None:
+def test_a_factory(make: Function, register: Callable[[Function, Registry], None]) -> None:
     """Two functions that differ in a value from where they were made are two; with equal values they are
     one."""
-    app = App()
-    register(make("a"), app)
-    register(make("a"), app)
+    registry = Registry()
+    register(make("a"), registry)
+    register(make("a"), registry)
     with pytest.raises(InvalidRequest, match="registered twice") as caught:
-        register(make("b"), app)
+        register(make("b"), registry)
     assert "name=" in (caught.value.hint or "")
 
 
 def test_a_bare_decorator() -> None:
     """Its functions have one name. The error says where each was registered, and what to write."""
-    app = App()
-    app.workflow(bare(charge))
+    registry = Registry()
+    registry.add_workflow(make_workflow(bare(charge)))
     with pytest.raises(InvalidRequest) as caught:
-        app.workflow(bare(refund))
+        registry.add_workflow(make_workflow(bare(refund)))
     lines = re.findall(r"test_one_name\.py, line (\d+)", caught.value.message)
     assert len(lines) == 2 and int(lines[1]) == int(lines[0]) + 2
     assert "@functools.wraps(fn)" in (caught.value.hint or "")
-    app.workflow(bare(charge))
-    app.workflow(wrapped(charge))
-    app.workflow(wrapped(refund))
-    assert [one.name for one in app.registry.workflows()] == ["wrapper", "charge", "refund"]
+    for fn in (bare(charge), wrapped(charge), wrapped(refund)):
+        as_workflow(fn, registry)
+    assert [one.name for one in registry.workflows()] == ["wrapper", "charge", "refund"]
 
 
 def test_a_decorator_hides_no_second_function() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pyengine.app import App
 from pyengine.core.definitions.registry import Registry, make_step, make_workflow
 from pyengine.core.definitions.retry import Retry
 from pyengine.errors import InvalidRequest, NotFound
@@ -165,7 +164,7 @@ def plainly(fn: Any) -> Any:
     return wrapper
 
 
-@pytest.mark.parametrize("kind", ["step", "workflow", "memo"])
+@pytest.mark.parametrize("make", [make_step, make_workflow])
 @pytest.mark.parametrize(
     ("given", "says", "hint"),
     [
@@ -180,10 +179,10 @@ def plainly(fn: Any) -> Any:
         (Bell, "not the class Bell", "write a function"),
     ],
 )
-def test_what_is_no_function(kind: str, given: Any, says: str, hint: str) -> None:
+def test_what_is_no_function(make: Any, given: Any, says: str, hint: str) -> None:
     """Whatever else can be called is refused where it is registered, with the way out."""
     with pytest.raises(InvalidRequest) as caught:
-        getattr(App(), kind)(name="bell")(given)
+        make(given, name="bell")
     assert says in caught.value.message and hint in (caught.value.hint or "")
 
 
@@ -191,7 +190,6 @@ def test_ways_out() -> None:
     """A method of an object that can be called is a step; a plain decorator is, around a workflow, named."""
     assert asyncio.run(make_step(Bell().__call__, name="bell")(5)) == 5
     assert asyncio.run(make_step(plainly(charge))(5)) == "charged 5"
-    assert asyncio.run(App().memo(plainly(charge), version="1")(5)) == "charged 5"
     with pytest.raises(InvalidRequest, match="must be an async function") as caught:
         make_workflow(plainly(charge))
     assert "the decorator between is not: write `async def wrapper" in (caught.value.hint or "")
