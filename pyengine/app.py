@@ -31,6 +31,7 @@ from pyengine.core.definitions.refusals import not_a_workflow
 from pyengine.core.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.core.definitions.retry import Duration, Retry
 from pyengine.core.definitions.signals import Signal
+from pyengine.core.process.blocks import block
 from pyengine.core.worker.worker import GRACE_S, Worker
 from pyengine.doors.program.foreground import ServingProcess, grace_seconds, runner, serve
 from pyengine.doors.program.here_and_now import ended_here
@@ -331,7 +332,7 @@ class App(AppCalls, AppSchedules, Starts):
             grace_s = grace_seconds(options.get("grace", GRACE_S))
             process.run(serve(lambda: self.worker(**options), wait=wait, grace_s=grace_s))
 
-    @contextlib.asynccontextmanager
+    @block("app.worker()")
     async def worker(
         self,
         *,
@@ -375,7 +376,7 @@ class App(AppCalls, AppSchedules, Starts):
                 options["make_runs"] = observing(checks.left, warm=False)
             yield await block.enter_async_context(self._serving(place, options, programs))
 
-    @contextlib.asynccontextmanager
+    @block("app.client()")
     async def client(self) -> AsyncIterator[Client]:
         """Open a client for the length of an `async with` block; it shares the connections of this app.
 
@@ -386,7 +387,7 @@ class App(AppCalls, AppSchedules, Starts):
         async with self._place() as place:
             yield place.client
 
-    @contextlib.asynccontextmanager
+    @block("app.dependencies()")
     async def dependencies(self) -> AsyncIterator[Dependencies]:
         """Open the dependencies of the app for plain calls of its steps, as tests make them."""
         before = current_dependencies.get()

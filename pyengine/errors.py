@@ -458,22 +458,8 @@ _UNAVAILABLE_CODES = frozenset({"53300", "57P01", "57P02", "57P03", "57P05"})
 
 
 # resources, restarts, disk of the server; no limits (53400) or missing files (58P01), as in `durable._passes`
-_TEMPORARY = frozenset(
-    {
-        "53000",
-        "53100",
-        "53200",
-        "53300",
-        "57P01",
-        "57P02",
-        "57P03",
-        "57P05",
-        "58000",
-        "58030",
-        "25P03",
-        "25P04",
-    }
-)
+_SHORTAGES = ("53000", "53100", "53200", "53300")
+_TEMPORARY = frozenset((*_SHORTAGES, "57P01", "57P02", "57P03", "57P05", "58000", "58030", "25P03", "25P04"))
 
 
 def passes(code: str | None) -> bool:
@@ -488,7 +474,7 @@ def from_sqlstate(
 
     Args:
         code: five-character SQLSTATE, or None if the error has none.
-        message: primary message.
+        message: primary message; of an error that has a class here DETAIL takes its place.
         detail: DETAIL, if any.
         hint: HINT, if any.
     """
@@ -497,4 +483,7 @@ def from_sqlstate(
     if cls is None:
         down = code[:2] in _UNAVAILABLE_CLASSES or code in _UNAVAILABLE_CODES
         cls = Unavailable if down else EngineError
+    elif detail:
+        # the message of a named error is the name of its kind; the sentence is its detail
+        message, detail = detail, None
     return cls(message, detail=detail, hint=hint)

@@ -89,7 +89,7 @@ create type durable._command as (
 comment on type durable._command is 'A command of a coroutine: start a run or a timer, make or adopt a promise, record a value, begin a step, receive a signal, use a join set.';
 
 create type durable._ending as (
-  "do" text, "on" integer[], kind text, value text, error text, retry_in bigint, problem text
+  "do" text, "on" integer[], kind text, value text, error text, retry_in bigint, problem text, version text
 );
 comment on type durable._ending is 'How a report leaves the task: suspend, complete, fail, cancel, continue, release or halt.';
 

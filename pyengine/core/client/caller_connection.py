@@ -126,8 +126,7 @@ def check_values(procedure: Procedure, values: tuple[Any, ...]) -> None:
         if (reason := _type_error(kind, value)) is not None:
             shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
             raise InvalidRequest(
-                f"{procedure.verb} does not take {shown} as its argument {number}: {reason}",
-                hint=f"it takes {procedure.signature.partition(' -> ')[0]}",
+                f"{procedure.verb} does not take {shown} as its {procedure.name_of(number)}: {reason}"
             )
 
 

@@ -17,6 +17,7 @@ from pyengine.core.client.run import Run
 from pyengine.core.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
 from pyengine.core.definitions.registry import Workflow
 from pyengine.core.definitions.retry import Duration
+from pyengine.errors import InvalidRequest
 
 if TYPE_CHECKING:
     # as in client/run.py
@@ -144,5 +145,10 @@ class Starts:
             Unavailable: the database cannot be reached.
         """
         options: Any = {name: kwargs.pop(name) for name in _OPTIONS & kwargs.keys()}
-        run: Run[Any] = await self.begin(workflow, args, kwargs, **options)
+        try:
+            run: Run[Any] = await self.begin(workflow, args, kwargs, **options)
+        except InvalidRequest as error:
+            if kwargs and error.hint is not None and error.hint.startswith("it takes ("):
+                error.hint += f"; options of a start: {', '.join(StartOptions.__annotations__)}"
+            raise
         return run

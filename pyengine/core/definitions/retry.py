@@ -125,6 +125,10 @@ def optional_limit(duration: Duration | None, *, what: str) -> int | None:
     return ms
 
 
+def _is_number(value: object, *, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+
+
 def _exception_types(types: object, what: str) -> tuple[type[BaseException], ...]:
     listed = types if isinstance(types, tuple) else (types,)
     for cls in listed:
@@ -144,7 +148,7 @@ class Retry:
         max_attempts: attempts in all, the first one included; None means no limit.
         initial: delay after the first failure.
         backoff: factor from one delay to the next, at least 1.
-        max_delay: no computed delay is longer.
+        max_delay: no computed delay is longer; at least `initial`.
         jitter: up to this share of a delay (0 to 1) is cut off at random, to spread retries.
         only: errors worth trying again; empty means all.
         unless: errors not worth trying again; wins over `only`.
@@ -167,20 +171,27 @@ class Retry:
     on_exhausted: Literal["fail", "pause"] = "fail"
 
     def __post_init__(self) -> None:
-        if self.max_attempts is not None and self.max_attempts < 1:
-            raise InvalidRequest(
-                f"Retry(max_attempts={self.max_attempts!r}): at least 1, or None for no limit"
-            )
-        if not (math.isfinite(self.backoff) and self.backoff >= 1):
+        attempts = self.max_attempts
+        if attempts is not None and not (_is_number(attempts, whole=True) and attempts >= 1):
+            raise InvalidRequest(f"Retry(max_attempts={attempts!r}): at least 1, or None for no limit")
+        if not (_is_number(self.backoff) and math.isfinite(self.backoff) and self.backoff >= 1):
             raise InvalidRequest(f"Retry(backoff={self.backoff!r}): a factor of at least 1")
-        if not 0 <= self.jitter <= 1:
+        if not (_is_number(self.jitter) and 0 <= self.jitter <= 1):
             raise InvalidRequest(f"Retry(jitter={self.jitter!r}): a share between 0 and 1")
         if self.on_exhausted not in ("fail", "pause"):
             raise InvalidRequest(f'Retry(on_exhausted={self.on_exhausted!r}): "fail" or "pause"')
         object.__setattr__(self, "only", _exception_types(self.only, "only"))
         object.__setattr__(self, "unless", _exception_types(self.unless, "unless"))
-        parse_duration(self.initial, what="Retry(initial=...)")
-        parse_duration(self.max_delay, what="Retry(max_delay=...)")
+        initial = parse_duration(self.initial, what="Retry(initial=...)")
+        if parse_duration(self.max_delay, what="Retry(max_delay=...)") < initial:
+            self._refuse_ceiling()
+
+    def _refuse_ceiling(self) -> None:
+        """Refuse a first delay above the longest one, which would cut it without a word."""
+        raise InvalidRequest(
+            f"Retry(initial={self.initial!r}): no delay is longer than max_delay, {self.max_delay!r}",
+            hint=f"write max_delay={self.initial!r} too, or a longer one",
+        )
 
     def retries(self, error: BaseException) -> bool:
         """Whether an error of this class is worth another attempt."""
@@ -248,6 +259,9 @@ class RecordedRetry(Retry):
 
     only_names: tuple[str, ...] = ()
     unless_names: tuple[str, ...] = ()
+
+    def _refuse_ceiling(self) -> None:
+        """Take what is in the journal: it was lawful when it was written, and `max_delay` holds."""
 
     def retries(self, error: BaseException) -> bool:
         """Whether an error of this class, or of one of its base classes, is worth another attempt."""

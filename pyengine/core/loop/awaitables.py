@@ -11,7 +11,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import CodeType, TracebackType
-from typing import Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, cast
 
 from pyengine.core.loop.event_loop import DeterministicLoop
 from pyengine.core.loop.futures import DeterministicFuture
@@ -103,6 +103,13 @@ class Waitable(Awaited):
 
     def close(self) -> None:
         """Do nothing: the call stays even if no code waits for it."""
+
+    def __iter__(self) -> NoReturn:
+        # a future yields itself, so `for page in pages(n):` would begin with the call in place of a page
+        raise TypeError(self.mistake)
+
+    def __aiter__(self) -> NoReturn:
+        raise TypeError(self.mistake)
 
     def fail(self, error: BaseException) -> None:
         """Complete with an error; asyncio logs no warning if no code reads it, since the journal holds it."""

@@ -286,12 +286,14 @@ class ContinueAsNew(
         error: JSON text of the failure after which the run is tried again; it then receives every signal
             again. None for continue-as-new.
         retry_in_ms: with `error`: milliseconds until the next attempt.
+        version: the version of the workflow with which it goes on, if it is another one.
     """
 
     value: str
-    children: tuple[int, ...]
+    children: tuple[int, ...] = ()
     error: str | None = None
     retry_in_ms: int | None = None
+    version: str | None = None
 
 
 End: TypeAlias = Suspend | Complete | Fail | Halt | Refuse | Cancelled | ContinueAsNew

@@ -14,9 +14,13 @@ have them.
 | 3 | failures are counted by numbers, not rows, because old rows are removed (replay/history.py) |
 | 4 | a call's input hash has that of its text without defaults before it (replay/call_hashes.py) |
 |   | errors have their second form, in which more of them come back as themselves (values/exceptions.py) |
+|   | a step of `ctx.http` is named after its request, not "http" (features/http/context.py) |
 """
 
 from __future__ import annotations
 
 RULES = 4
 """The newest rules of replay that this code knows."""
+
+HTTP_NAMES_RULES = 4
+"""The first rules by which a step of `ctx.http` has the name of its request."""

@@ -61,11 +61,12 @@ class ContinueAsNewRequest(BaseException):
 
     Attributes:
         param: JSON text of the new arguments.
+        version: the version that goes on, if it is another one.
     """
 
-    def __init__(self, param: str) -> None:
+    def __init__(self, param: str, version: str | None) -> None:
         super().__init__("the workflow continues as new")
-        self.param = param
+        self.param, self.version = param, version
 
 
 class CallMatcher:
@@ -365,14 +366,16 @@ class CallMatcher:
         """Return a scope that defers cancellations."""
         return ShieldScope(timeout_s)
 
-    def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        """Leave the workflow, to begin it again with these arguments and an empty journal."""
+    def continue_as_new(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], version: WorkflowDef | None = None
+    ) -> NoReturn:
+        """Leave the workflow, to begin it, or another version, with these arguments and an empty journal."""
         sequence = self.sequence
         if sequence.restricted and sequence.admit("child run", self._workflow.name) is not None:
             raise Evicted
-        text = self._workflow.signature.encode(args, kwargs)
+        text = (version or self._workflow).signature.encode(args, kwargs)
         self.codec.check_size(len(text.encode()), f"the input of run {self.run.id}, continued as new")
-        raise ContinueAsNewRequest(text)
+        raise ContinueAsNewRequest(text, None if version is None else version.version)
 
     def set_progress(self, done: float, total: float | None, note: str | None) -> None:
         """Set the progress of the run."""

@@ -383,7 +383,7 @@ class Replay:
         error = main.exception()
         request = only_error(error)
         if type(request) is ContinueAsNewRequest:
-            return self._next_generation(ContinueAsNew(value=request.param, children=()))
+            return self._next_generation(ContinueAsNew(value=request.param, version=request.version))
         if error is None:
             try:
                 return Complete(value=self._written(main))

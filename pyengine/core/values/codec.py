@@ -441,8 +441,11 @@ class Codec:
                 hint="store it elsewhere (a table, an object store) and pass a reference",
             )
         if size > self.warn_bytes:
+            fields = {"event": "payload_large", "where": where, "size": size, "warn_bytes": self.warn_bytes}
             logger.warning(
-                "payload.large", extra={"where": where, "size": size, "warn_bytes": self.warn_bytes}
+                f"{where} is {size} bytes long; from {self.warn_bytes} on (payload_warn_bytes) "
+                "store it elsewhere and pass a reference",
+                extra=fields,
             )
 
     def encode_error(self, error: BaseException, *, rules: int | None = None, **origin: str | int) -> str:

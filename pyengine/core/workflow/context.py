@@ -74,8 +74,12 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
 
     @property
     def log(self) -> RunLogger:
-        """A logger that is silent while replaying."""
-        return RunLogger(within_run("log", "logging.getLogger"))
+        """A logger that is silent while replaying.
+
+        It logs as `pyengine.workflow`, with the run in its fields. In a step the fields name the attempt,
+        elsewhere it is that logger: a line for the log fails nothing.
+        """
+        return RunLogger(scope.get(), current_step.get())
 
     @property
     def replaying(self) -> bool:
@@ -205,28 +209,29 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         """End here and begin again with these arguments and an empty journal; never returns.
 
         The run keeps its id and the signals that it did not receive. Steps that are running are cancelled;
-        children that are running go on. Call it in the workflow's own flow, not in a `try` with a bare
-        `except`.
+        children that are running go on. Another version of the workflow may go on in its place. Call it in
+        the workflow's own flow, not in a `try` with a bare `except`.
 
         Args:
-            args: arguments of the workflow; or the workflow with its arguments, `poll.bind(cursor)`, which
-                type checkers check.
+            args: arguments of the workflow; or the workflow, or another version of it, with its arguments:
+                `poll.bind(cursor)`, which type checkers check.
             kwargs: arguments by name.
 
         Raises:
             InvalidRequest: they do not fit its signature, or those of another workflow were given.
         """
         within = within_run("continue_as_new()", "app.start()")
-        bound = args[0] if args else None
+        bound, version = args[0] if args else None, None
         if isinstance(bound, BoundWorkflow):
-            run = within.run
-            if (bound.name, bound.definition.version) != (run.workflow, run.workflow_version):
+            run, definition = within.run, bound.definition
+            if bound.name != run.workflow:
                 raise InvalidRequest(
                     f"a run of workflow {run.workflow} cannot continue as {bound.name}",
-                    hint="start a child run: ctx.start(...)",
+                    hint="start a child run: ctx.start(...); another version has the same name",
                 )
+            version = definition if definition.version != run.workflow_version else None
             args, kwargs = bound.arguments(args[1:], kwargs)
-        within.continue_as_new(args, kwargs)
+        within.continue_as_new(args, kwargs, version)
 
     def patched(self, change: str) -> bool:
         """Return whether to run the new side of a change of code: `if ctx.patched("fee-2"): ... else: ...`.

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Generator, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pyengine.core.definitions.current_run import WorkflowRuntime
+from pyengine.core.definitions.current_run import StepInfo, WorkflowRuntime
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -42,18 +42,30 @@ else:
 
 
 class RunLogger(_LoggerAdapter):
-    """A logger that logs each message once: silent while replaying and while being evicted."""
+    """A logger that logs each message once: silent while replaying and while being evicted.
 
-    def __init__(self, within: WorkflowRuntime) -> None:
-        run = within.run
-        super().__init__(_workflow_logger, {"run": run.id, "workflow": run.workflow, "queue": run.queue})
+    Args:
+        within: the run whose workflow code is running, if any.
+        step: the attempt of a step that is running, if any.
+    """
+
+    def __init__(self, within: WorkflowRuntime | None, step: StepInfo | None) -> None:
+        fields: dict[str, object] = {}
+        if within is not None:
+            run = within.run
+            fields = {"run": run.id, "workflow": run.workflow, "queue": run.queue}
+        elif step is not None:
+            fields = {"run": step.run_id, "step": step.name, "attempt": step.attempt}
+        super().__init__(_workflow_logger, fields)
         self._within = within
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name that logging calls
         """Whether a message of this level would be logged now."""
-        return self._within.alive and not self._within.replaying and super().isEnabledFor(level)
+        within = self._within
+        is_silent = within is not None and (within.replaying or not within.alive)
+        return not is_silent and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add run id and workflow to the caller's own fields."""
+        """Add the fields of the run, or of the attempt, to the caller's own."""
         kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
         return msg, kwargs

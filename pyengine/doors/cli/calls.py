@@ -16,7 +16,8 @@ import typer
 
 from pyengine.doors.cli.command import command
 from pyengine.doors.cli.database import Database, Invocation, asked
-from pyengine.doors.cli.output import clip, compact, listed, printable, read_json, redact, span, table
+from pyengine.doors.cli.display.columns import Column, print_columns
+from pyengine.doors.cli.output import clip, compact, listed, printable, read_json, redact, span
 from pyengine.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -66,13 +67,19 @@ def ls(
         if not rows:
             console.print("no attempts of calls", soft_wrap=True)
             return
-        shown = table("CALL", "NAME", "FUNCTION", "STATE", "GEN", "SCOPE", right=("GEN",))
-        for row in rows:
-            state = f"{row['state']} ({row['code']})" if row["code"] else row["state"]
-            where = (state, str(row["generation"]), row["scope"])
-            texts = (row["node"][:_SHORT], row["name"] or "", row["function"], *where)
-            shown.add_row(*(clip(printable(text), 60) for text in texts))
-        console.print(shown)
+        states = [f"{row['state']} ({row['code']})" if row["code"] else row["state"] for row in rows]
+        names, functions, scopes = (
+            [clip(printable(row[key] or ""), 60) for row in rows] for key in ("name", "function", "scope")
+        )
+        columns = [
+            Column(title="CALL", cells=[row["node"][:_SHORT] for row in rows], rank=0),
+            Column(title="NAME", cells=names, rank=4, least=8, enough=16),
+            Column(title="FUNCTION", cells=functions, rank=2, least=12, enough=24),
+            Column(title="STATE", cells=states, rank=1, least=9),
+            Column(title="GEN", cells=[str(row["generation"]) for row in rows], rank=5, right=True),
+            Column(title="SCOPE", cells=scopes, rank=3, least=8, enough=16),
+        ]
+        print_columns(console, columns, at.out.width())
 
     at.out.answer(rows, show)
 

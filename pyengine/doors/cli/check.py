@@ -63,9 +63,9 @@ def check(
     at.out.answer(broken, render)
     print_problems(at.out, rows)
     if broken:
-        at.out.remark(
-            f"{len(broken)} laws are broken: a bug of pyengine or a hand in its tables; pyengine db psql"
-        )
+        laws = len({row["law"] for row in broken})
+        said = f"{laws} law{'s are' if laws > 1 else ' is'}"
+        at.out.remark(f"{said} broken: a bug of pyengine or a hand in its tables; pyengine db psql")
         raise typer.Exit(1)
 
 

@@ -121,11 +121,11 @@ def _show(console: Console, report: Report, app: str) -> None:
     for key, verdicts in counts.items():
         diverged, total = verdicts.count("diverged"), len(verdicts)
         name = printable(key[0] if key[1] == "1" else f"{key[0]} (version {key[1]})")
-        runs, waits = (f"{total} runs", "wait") if total != 1 else ("1 run", "waits")
+        runs = f"{total} run{'s' if total != 1 else ''}"
         if diverged:
             line = Text(f"{name}: breaks {diverged} of {runs}", style="bold red")
         elif "unknown" in verdicts:
-            line = Text(f"{name}: {runs} {waits} for a worker that has it; {app} does not", style="yellow")
+            line = Text(f"{name}: {runs} not checked, {app} does not have it", style="yellow")
         else:
             line = Text(f"{name}: {runs}, no difference", style="green")
         console.print(line, soft_wrap=True)

@@ -142,8 +142,8 @@ def _attributes(console: Console, details: RunDetails) -> None:
     shown: dict[str, str | None] = {
         "workflow": run.workflow if run.version == "1" else f"{run.workflow} (version {run.version})",
         "state": run.state,
-        # of a live run the causes above say where it is
-        "outcome": outcome(run) if run.settled_at or run.problem else None,
+        # of a live run the causes above say where it is, and what it is halted by
+        "outcome": outcome(run) if run.settled_at else None,
         "progress": progress_text(run),
         "arguments": compact(run.args),
         "queue": run.queue,

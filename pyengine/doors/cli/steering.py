@@ -27,9 +27,10 @@ from pyengine.core.database.statements.procedures import (
 from pyengine.core.definitions.retry import optional_duration
 from pyengine.doors.cli.command import command
 from pyengine.doors.cli.database import Database, Invocation, explain
+from pyengine.doors.cli.display.columns import Column, print_columns
 from pyengine.doors.cli.display.ids import only_beginning, whole_id
 from pyengine.doors.cli.display.timeline import error_text
-from pyengine.doors.cli.output import clip, compact, listed, printable, read_json, state_text, table
+from pyengine.doors.cli.output import clip, compact, listed, printable, read_json, state_text
 from pyengine.doors.cli.runs import MAX_START_BYTES, checked_id, checked_text
 from pyengine.doors.cli.steering_many import Selection, checked_json, steer_many
 from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
@@ -194,10 +195,10 @@ def as_of(
         moment = read_moment(db.ask(AS_OF, id, seq, instant, generation), read_json)
     document = asdict(moment)
     document["waiting_on"] = document.pop("waits_for")
-    at.out.answer(document, lambda console: _show_moment(console, id, moment))
+    at.out.answer(document, lambda console: _show_moment(console, id, moment, at.out.width()))
 
 
-def _show_moment(console: Console, id: str, moment: RunMoment) -> None:
+def _show_moment(console: Console, id: str, moment: RunMoment, width: int | None) -> None:
     """Print a line about the run, and one for each child."""
     generation = f", generation {moment.generation}" if moment.generation > 1 else ""
     console.print(printable(id), style="bold", soft_wrap=True)
@@ -211,21 +212,24 @@ def _show_moment(console: Console, id: str, moment: RunMoment) -> None:
         text = f"  signal {name}: {one['delivered']} delivered, {one['received']} received"
         console.print(printable(text), soft_wrap=True)
     attempts = {one["child"]: one for one in moment.running}
-    shown = table("CHILD", "KIND", "NAME", "STATE", right=("CHILD",))
-    shown.add_column("", no_wrap=True, overflow="ellipsis")
+    rows: list[tuple[str, ...]] = []
     for number, child in sorted(moment.children.items()):
         attempt = attempts.get(number)
         state = child["state"] if attempt is None else f"{attempt['state']}, attempt {attempt['attempt']}"
         value = compact(child["value"]) if "value" in child else error_text(child.get("error") or "")
-        shown.add_row(
-            str(number),
-            child["kind"].replace("_", " "),
-            printable(child.get("name") or ""),
-            state,
-            clip(value if "value" in child or "error" in child else "", 60),
-        )
-    if moment.children:
-        console.print(shown)
+        shown = clip(value if "value" in child or "error" in child else "", 60)
+        name = printable(child.get("name") or "")
+        rows.append((str(number), child["kind"].replace("_", " "), name, state, shown))
+    if rows:
+        numbers, kinds, names, states, values = zip(*rows, strict=True)
+        columns = [
+            Column(title="CHILD", cells=numbers, rank=0, right=True),
+            Column(title="KIND", cells=kinds, rank=3),
+            Column(title="NAME", cells=names, rank=2, least=10, enough=20),
+            Column(title="STATE", cells=states, rank=1),
+            Column(title="", cells=values, rank=4, least=12),
+        ]
+        print_columns(console, columns, width)
 
 
 def _pair(id: str, text: str) -> tuple[str, Any]:

@@ -14,8 +14,9 @@ from pyengine.core.database.statements.procedures import WHY_ALL, WHY_MANY
 from pyengine.core.protocol.causes import Cause, CauseGroup, read_causes
 from pyengine.doors.cli.command import command
 from pyengine.doors.cli.database import Database, Invocation
-from pyengine.doors.cli.display.ids import whole_ids
-from pyengine.doors.cli.output import clip, printable, read_json, span, table
+from pyengine.doors.cli.display.columns import Column, print_columns
+from pyengine.doors.cli.display.ids import cut_all, whole_ids
+from pyengine.doors.cli.output import clip, printable, read_json, span
 from pyengine.doors.cli.runs import checked_text
 from pyengine.errors import InvalidRequest, NotFound
 
@@ -60,7 +61,7 @@ def why(
     with at.database() as db:
         if everything:
             groups = [CauseGroup(**row) for row in db.rows(WHY_ALL, MOST_RUNS)]
-            at.out.answer(groups, lambda console: _show_groups(console, groups))
+            at.out.answer(groups, lambda console: _show_groups(console, groups, at.out.width()))
             return
         if where is None:
             asked = whole_ids(at.out, db, ids or [], promises=True)
@@ -116,22 +117,27 @@ def print_causes(console: Console, causes: Sequence[Cause]) -> None:
             console.print(f"{indent}  {line.plain.rstrip()}", soft_wrap=True)
 
 
-def _show_groups(console: Console, groups: list[CauseGroup]) -> None:
+def _show_groups(console: Console, groups: list[CauseGroup], width: int | None) -> None:
     from datetime import UTC, datetime
 
     if not groups:
         console.print("no run waits")
         return
     now = datetime.now(UTC)
-    shown = table("CAUSE", "NAME", "RUNS", "OLDEST", "EXAMPLE", right=("RUNS", "OLDEST"))
-    shown.add_column("", no_wrap=True, overflow="ellipsis")
-    for one in groups:
-        shown.add_row(
-            one.cause,
-            printable(one.name or ""),
-            str(one.runs),
-            "" if one.oldest is None else span(max((now - one.oldest).total_seconds(), 0.0)),
-            printable(one.example),
-            printable(one.sentence),
-        )
-    console.print(shown)
+    ages = [None if one.oldest is None else max((now - one.oldest).total_seconds(), 0.0) for one in groups]
+    columns = [
+        Column(title="CAUSE", cells=[one.cause for one in groups], rank=0),
+        Column(title="NAME", cells=[printable(one.name or "") for one in groups], rank=4, least=8, enough=16),
+        Column(title="RUNS", cells=[str(one.runs) for one in groups], rank=2, right=True),
+        Column(title="OLDEST", cells=["" if s is None else span(s) for s in ages], rank=3, right=True),
+        Column(
+            title="EXAMPLE",
+            cells=[printable(one.example) for one in groups],
+            rank=1,
+            least=20,
+            enough=32,
+            cut=cut_all,
+        ),
+        Column(title="", cells=[printable(one.sentence) for one in groups], rank=5, least=20),
+    ]
+    print_columns(console, columns, width)

@@ -200,7 +200,9 @@ class ServerFolder:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(bin_dir / "postgres"), "-D", str(self.data), "-k", self._make_socket_dir(), *options]
         child = self._spawn(command, lock_fd)
-        logger.info("postgres_launched", extra={"data_dir": str(self.path), "version": found.version})
+        self._log(
+            logging.INFO, "postgres_launched", f"Postgres {found.version} was launched", version=found.version
+        )
         return child
 
     def shut_down(self, server: Postmaster, limit_s: float) -> None:
@@ -222,7 +224,11 @@ class ServerFolder:
             if child.pid == server.pid:
                 child.wait(limit_s)
         self._remove_short_socket_dir(server.socket_dir)
-        logger.info("postgres_stopped", extra={"data_dir": str(self.path)})
+        self._log(logging.INFO, "postgres_stopped", "Postgres was stopped")
+
+    def _log(self, level: int, event: str, sentence: str, **fields: str) -> None:
+        extra = {"event": event, "data_dir": str(self.path), **fields}
+        logger.log(level, f"{sentence}, in {self.path}", extra=extra)
 
     def end_of_log(self) -> str:
         """Return the last lines of the server's log since its launch."""
@@ -275,7 +281,8 @@ class ServerFolder:
         """Remove the files of a killed server, which Postgres obeys if another process has its id now."""
         lines = _pid_file(self.data)
         if lines:
-            logger.warning("postgres_recovered", extra={"data_dir": str(self.path), "pid": lines[0]})
+            said = "what a killed Postgres left is removed"
+            self._log(logging.WARNING, "postgres_recovered", said, pid=lines[0])
         for left in (self.path / "run").glob(".s.PGSQL.*"):
             left.unlink()
         self._remove_short_socket_dir(lines[4] if len(lines) > 4 else "")

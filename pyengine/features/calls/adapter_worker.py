@@ -159,7 +159,8 @@ class AdapterWorker(Registered):
         )
         self._listener.failed.append(self.fail)
         self._tasks = [self._background.start(body()) for body in bodies]
-        logger.info("adapters.started", extra={"worker": self.id, "adapters": self.adapters})
+        fields = {"event": "adapters_started", "worker": self.id, "adapters": self.adapters}
+        logger.info(f"adapter worker {self.id} has started", extra=fields)
 
     def use(self, attempts: Attempts) -> None:
         """Use these requests to the database; `start` uses SQL."""
@@ -197,7 +198,9 @@ class AdapterWorker(Registered):
         self._listener.failed.remove(self.fail)
         await self._listener.stop()
         await self._side.close()
-        logger.info("adapters.stopped", extra={"worker": self.id})
+        logger.info(
+            f"adapter worker {self.id} has stopped", extra={"event": "adapters_stopped", "worker": self.id}
+        )
 
     # -- leases
 

@@ -10,8 +10,10 @@ runs pass it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Final
@@ -93,11 +95,21 @@ class _Unawaited(UnawaitedCalls):
     def hint(self, error: BaseException) -> str | None:
         """Return the alternative, for an error of code that used a call in place of its result; else None."""
         error = only_error(error) or error
+        if isinstance(error, TypeError) and _raised_in(error) is asyncio.gather.__code__:
+            return "hint: gather takes awaitables one by one: asyncio.gather(*calls)"
         if not (isinstance(error, TypeError | AttributeError) and "Call'" in str(error)):
             return None
         call = getattr(error, "obj", None)
         name = f"{call.kind} {call.name}" if isinstance(call, Call) else "a step or child run"
         return f"hint: {name} was called and not awaited: write await before the call"
+
+
+def _raised_in(error: BaseException) -> CodeType | None:
+    """Return the code that raised an error."""
+    code = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+    return code
 
 
 def _pending(pending: dict[int, Call], *, ended: bool) -> Iterator[Call]:

@@ -6,12 +6,16 @@ Lives here: `ctx.http`. May not: what a request is (http/requests.py), a decisio
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyengine.core.definitions.current_run import within_run
 from pyengine.core.definitions.retry import Duration, Retry, optional_duration
+from pyengine.core.protocol.rules import HTTP_NAMES_RULES
+from pyengine.core.values.texts import is_text
+from pyengine.errors import InvalidRequest
 from pyengine.features.http.records import HttpResponse, Secret
-from pyengine.features.http.requests import DEFAULT_RETRY, http_request, http_step
+from pyengine.features.http.requests import DEFAULT_RETRY, NAME_BYTES, http_request, http_step, name_of
 
 
 class ContextHttp:
@@ -30,8 +34,9 @@ class ContextHttp:
         timeout: Duration | None = "30s",
         retry: Retry | None = DEFAULT_RETRY,
         expect: int | Collection[int] | None = None,
+        name: str | None = None,
     ) -> Coroutine[None, None, HttpResponse]:
-        """Make an HTTP request as a step named "http" and return the answer.
+        """Make an HTTP request as a step and return the answer.
 
         Tried again, five times in all: no answer, no answer in time, and the statuses 408, 425, 429, 500,
         502, 503 and 504; a Retry-After header sets the delay, up to a day. The header Idempotency-Key is
@@ -46,6 +51,9 @@ class ContextHttp:
             timeout: limit of one attempt.
             retry: when a failed attempt is made again; None means never.
             expect: statuses to return instead of raising; 200 to 299 by default.
+            name: of the step, in the journal, the log and `pyengine show`. By default it is the method and
+                the URL without its query: "GET https://api.example.com/orders/7". Give one where that URL
+                holds a key.
 
         Raises (when awaited):
             HttpStatusError: the answer has another status.
@@ -56,4 +64,8 @@ class ContextHttp:
         within = within_run("http()", "httpx")
         request = http_request(method, url, headers=headers, json=json, content=content, expect=expect)
         step = http_step(retry, optional_duration(timeout, what="ctx.http"))
+        if name is not None and not is_text(name, NAME_BYTES):
+            raise InvalidRequest(f"ctx.http: {name!r} is no name", hint="a text of 1 to 255 bytes, no NUL")
+        if name is not None or within.run.rules >= HTTP_NAMES_RULES:
+            step = replace(step, name=name or name_of(request))
         return within.call_step(step, (request,), {})

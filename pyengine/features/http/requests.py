@@ -49,6 +49,9 @@ RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 DEFAULT_RETRY = Retry()
 
+NAME_BYTES = 255
+"""The longest name of a step."""
+
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -192,7 +195,7 @@ _HTTP = make_step(_http, name="http")
 
 @lru_cache(maxsize=256)
 def http_step(retry: Retry | None, timeout_ms: int | None) -> StepDef:
-    """Return the built-in step with these options.
+    """Return the built-in step with these options; it is named "http".
 
     Args:
         retry: when a failed attempt is made again; None means never.
@@ -201,6 +204,12 @@ def http_step(retry: Retry | None, timeout_ms: int | None) -> StepDef:
     if retry is not None and not isinstance(retry, Retry):
         raise InvalidRequest(f"ctx.http: retry is a Retry(...), not {retry!r}")
     return replace(_HTTP.definition, retry=retry or NO_RETRY, timeout_ms=timeout_ms)
+
+
+def name_of(request: HttpRequest) -> str:
+    """Return the name of the step that makes a request: its method and its URL without the query."""
+    name = f"{request.method} {request.place}".encode()
+    return name[:NAME_BYTES].decode(errors="ignore")
 
 
 @cache

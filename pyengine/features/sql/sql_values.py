@@ -200,7 +200,8 @@ _FIELDS = {
 
 def error_fields(error: asyncpg.PostgresError) -> dict[str, str]:
     """Return the fields of a database error, by their letters in the protocol of Postgres."""
-    fields = error.as_dict()
+    # an error that the driver raised itself, of an argument that it cannot write, has its sentence in `args`
+    fields = {"message": str(error)} | error.as_dict()
     return {letter: str(fields[name]) for name, letter in _FIELDS.items() if fields.get(name) is not None}
 
 

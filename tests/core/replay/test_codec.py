@@ -183,7 +183,7 @@ def test_sizes(caplog: pytest.LogCaptureFixture) -> None:
     """Large is logged, too large is refused with size and limit."""
     codec = Codec(warn_bytes=10, max_bytes=20)
     codec.encode("x" * 12, str, where="here")
-    assert [record.message for record in caplog.records] == ["payload.large"]
+    assert [record.message[:21] for record in caplog.records] == ["here is 14 bytes long"]
     with pytest.raises(PayloadTooLarge) as caught:
         codec.encode("ä" * 12, str, where="here")
     assert (caught.value.size, caught.value.limit, caught.value.where) == (26, 20, "here")

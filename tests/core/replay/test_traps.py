@@ -365,7 +365,6 @@ def test_ctx_outside_of_a_workflow() -> None:
         ctx.uuid7,
         lambda: ctx.randint(1, 2),
         lambda: ctx.sleep(1),
-        lambda: ctx.log,
         lambda: ctx.run_id,
     ):
         with pytest.raises(InvalidRequest, match="outside a workflow") as caught:

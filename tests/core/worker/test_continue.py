@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from pyengine import App, ctx
+from pyengine.core.process import clock
 from pyengine.errors import RunFailed
 from tests.core.worker.test_cancelling import cancel, cancelled
 from tests.core.worker.test_signals import signal, waits
@@ -219,3 +220,41 @@ def test_wrong_arguments_are_refused(dsn: str) -> None:
 
     with pytest.raises(RunFailed):
         app.run(go, 1)
+
+
+def test_a_run_goes_on_as_another_version(dsn: str, conn: Connection) -> None:
+    """The next generation has the code of that version, and waits for a worker that has it; what was a run
+    of the first version is one of the second, in its task, its head and `durable.runs`.
+    """
+    old, new = App(dsn), App(dsn)
+
+    other = App(dsn)
+
+    @other.workflow(name="poll", version="2")
+    async def later(cursor: int, *, fast: bool = False) -> str:
+        raise AssertionError("the old worker does not have it")
+
+    @old.workflow(name="poll")
+    async def poll(cursor: int) -> str:
+        ctx.continue_as_new(later.bind(cursor + 1, fast=True))
+
+    @new.workflow(name="poll", version="2")
+    async def polls(cursor: int, *, fast: bool = False) -> str:
+        if cursor < 3:
+            ctx.continue_as_new(cursor + 1, fast=fast)
+        return f"{cursor} {fast}"
+
+    async def main() -> str:
+        async with old.client() as client:
+            async with old.worker():
+                run = await client.start(poll, 1, id="r")
+                while (await run.get()).version != "2":
+                    await clock.sleep(0.01)
+                assert (await run.get()).state == "queued"
+            async with new.worker():
+                return await run.result(timeout=20)
+
+    assert asyncio.run(main()) == "3 True"
+    rows = conn.execute("select workflow_version from durable._executions where id = 'r' order by execution")
+    assert [row[0] for row in rows] == ["1", "2", "2"]
+    assert conn.execute("select version from durable.runs where id = 'r'").fetchone() == ("2",)

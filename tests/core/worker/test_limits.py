@@ -127,7 +127,9 @@ def test_a_large_payload_is_reported(dsn: str, conn: Connection, caplog: pytest.
         assert result_of(dsn, "caught") == "x" * 1500
     run_id = conn.execute("select id from durable.runs").fetchone()
     assert run_id is not None
-    places = [vars(record)["where"] for record in caplog.records if record.message == "payload.large"]
+    places = [
+        vars(record)["where"] for record in caplog.records if vars(record).get("event") == "payload_large"
+    ]
     assert f"the result of step make of run {run_id[0]}" in places
 
 

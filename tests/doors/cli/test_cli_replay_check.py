@@ -139,7 +139,7 @@ def test_runs_without_code_are_reported(
     answer = at_database("replay-check", "rc_old:app")
     assert (answer.code, answer.out) == (
         7,
-        "order (version 2): 1 run waits for a worker that has it; rc_old:app does not\n",
+        "order (version 2): 1 run not checked, rc_old:app does not have it\n",
     )
     assert "nothing was checked" in answer.err
     conn.execute("select durable.start('order', '[7]')")

@@ -133,7 +133,14 @@ def test_the_captures_of_the_documentation(dsn: str, name: str) -> None:
 
 @pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize(
-    ("columns", "words"), [(80, ("show", IMPORT)), (40, ("show", FAILED)), (30, ("ps", "-a"))]
+    ("columns", "words"),
+    [
+        (80, ("show", IMPORT)),
+        (40, ("show", FAILED)),
+        (30, ("ps", "-a")),
+        (40, ("why", "--all")),
+        (30, ("as-of", ORDER)),
+    ],
 )
 def test_nothing_wraps(dsn: str, columns: int, words: tuple[str, ...]) -> None:
     """Trees, long errors, values and very narrow lists fit too."""
@@ -143,6 +150,26 @@ def test_nothing_wraps(dsn: str, columns: int, words: tuple[str, ...]) -> None:
     assert ("in charge_card" in printed) == (FAILED in words)
     assert ("500/1500 customers" in printed and "CRM of Berlin" in printed) == (IMPORT in words)
     assert [line for line in plain(printed).splitlines() if cell_len(line) > columns] == []
+
+
+@pytest.mark.usefixtures("scene")
+@pytest.mark.parametrize(
+    ("words", "titles"),
+    [
+        (("why", "--all"), ["CAUSE", "NAME", "RUNS", "OLDEST", "EXAMPLE"]),
+        (("as-of", ORDER), ["CHILD", "KIND", "NAME", "STATE"]),
+    ],
+)
+def test_long_cells_take_no_column_from_the_others(
+    dsn: str, words: tuple[str, ...], titles: list[str]
+) -> None:
+    """At 80 columns a row is one line, and each column has its title, however long the last cell is."""
+    with Terminal(dsn, *words, columns=80) as terminal:
+        code, printed = terminal.end()
+    lines = plain(printed).splitlines()
+    (title,) = [number for number, line in enumerate(lines) if line.split() == titles]
+    assert code == 0 and [line for line in lines if cell_len(line) > 80] == []
+    assert all(len(line.split()) >= len(titles) - 1 for line in lines[title:])
 
 
 @pytest.mark.usefixtures("scene")

@@ -133,6 +133,12 @@ def halted(conn: Connection, clock: Clock) -> None:
     take_turn(conn, "W", report(begin_run(conn, "r"), end=halt(problem)))
 
 
+def halted_at_a_line(conn: Connection, clock: Clock) -> None:
+    """A run whose worker found the line that a replay cannot repeat; its error is longer than a line."""
+    problem = {"type": "Nondeterminism", "message": "m" * 400, "data": {"hint": "a.py:8 calls uuid.uuid4()"}}
+    take_turn(conn, "W", report(begin_run(conn, "r"), end=halt(json.dumps(problem))))
+
+
 def paused(conn: Connection, clock: Clock) -> None:
     """A run that a person paused."""
     ask(conn, start("r"))
@@ -333,6 +339,17 @@ TASKS: dict[str, tuple[Situation, list[tuple[str, str]]]] = {
             (
                 "halted",
                 "halted: Nondeterminism: expects step a, the code made step b; "
+                "durable.resume('r') lets it go on with code that fits its journal; else fork it from "
+                "before the difference",
+            )
+        ],
+    ),
+    "halted at a line": (
+        halted_at_a_line,
+        [
+            (
+                "halted",
+                f"halted: a.py:8 calls uuid.uuid4(); Nondeterminism: {'m' * 281}...; "
                 "durable.resume('r') lets it go on with code that fits its journal; else fork it from "
                 "before the difference",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 
 from pyengine import ctx
+from pyengine.core.definitions.current_run import RunInfo
+from pyengine.core.definitions.registry import make_workflow
 from pyengine.core.definitions.retry import NO_RETRY, Retry
+from pyengine.core.replay.machine import Replay
 from pyengine.core.values.codec import Codec
 from pyengine.errors import DecodeError, EncodeError, InvalidRequest
 from pyengine.features.http.records import HttpError, HttpRequest, HttpResponse, HttpStatusError, Secret
@@ -171,3 +175,15 @@ def test_outside_a_workflow_there_is_no_journal() -> None:
     """ctx.http needs a run, and says what to use without one."""
     with pytest.raises(InvalidRequest, match="outside a workflow"):
         ctx.http("GET", "https://host/")
+
+
+@pytest.mark.parametrize(("rules", "name"), [(3, "http"), (4, "GET https://host/path")])
+def test_runs_of_older_rules_keep_the_name_of_their_steps(rules: int, name: str) -> None:
+    """Their journals say "http", and a replay must find that."""
+
+    async def code() -> None:
+        await ctx.http("GET", "https://host/path?key=1")
+
+    run = RunInfo(id="r", execution=1, version=1, workflow="code", rules=rules)
+    replay = Replay(make_workflow(code).definition, run, lambda: 0, random.Random(), Codec())
+    assert [step.name for step in replay.advance().steps] == [name]

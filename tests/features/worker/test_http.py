@@ -114,7 +114,7 @@ def get(dsn: str, url: str, **options: Any) -> Any:
 
 
 def test_a_request_is_one_row_in_the_journal(dsn: str, conn: Connection, site: Site) -> None:
-    """The answer comes back as it was recorded: status, headers, text; the step is named http."""
+    """The answer comes back as it was recorded: status, headers, text; the step has its name."""
     site.replies = [Reply(201, {"content-type": "application/json", "x-one": "1"}, b'{"made": 7}')]
     answer = get(dsn, f"{site.url}/things?page=2", method="post", json={"name": "x"}, headers={"X-A": "b"})
     assert (answer.status, answer.headers["x-one"], answer.json()) == (201, "1", {"made": 7})
@@ -126,7 +126,16 @@ def test_a_request_is_one_row_in_the_journal(dsn: str, conn: Connection, site: S
     assert (seen.method, seen.path, json.loads(seen.body)) == ("POST", "/things?page=2", {"name": "x"})
     assert (seen.headers["x-a"], seen.headers["content-type"]) == ("b", "application/json")
     assert row_types(conn) == ["step_completed"]
-    assert conn.execute("select name from durable._journal where child = 0").fetchone() == ("http",)
+    name = f"POST {site.url}/things"
+    assert conn.execute("select name from durable._journal where child = 0").fetchone() == (name,)
+
+
+def test_a_request_has_the_name_that_the_code_gives(dsn: str, conn: Connection, site: Site) -> None:
+    """In place of method and URL, which may hold a key."""
+    get(dsn, f"{site.url}/slow", name="pay")
+    assert conn.execute("select name from durable._journal where child = 0").fetchone() == ("pay",)
+    with pytest.raises(RunFailed, match="'' is no name"):
+        get(dsn, site.url, name="")
 
 
 def test_a_body_that_is_no_text_comes_back_as_bytes(dsn: str, site: Site) -> None:
@@ -211,7 +220,9 @@ def test_retry_after_sets_the_delay(dsn: str, conn: Connection, site: Site, form
 
     @app.workflow
     async def go() -> int:
-        return (await ctx.http("GET", site.url, retry=Retry(max_attempts=3, initial="1d"))).status
+        return (
+            await ctx.http("GET", site.url, retry=Retry(max_attempts=3, initial="1d", max_delay="1d"))
+        ).status
 
     async def main() -> int:
         async with app.client() as client:

@@ -41,6 +41,11 @@ class Procedure:
         """The types of its parameters, in order."""
         return _types(self.sql)
 
+    def name_of(self, number: int) -> str:
+        """The name of a parameter, from 1; a place where the signature describes several at once."""
+        names = re.findall(r"[(,] *(\w+)[^,()]*", self.signature.partition(" -> ")[0])
+        return names[number - 1] if len(names) == len(self.takes) else f"argument {number}"
+
 
 @cache
 def _name(sql: str) -> str:

@@ -368,7 +368,7 @@ begin
     perform durable._fail_conflict(format('Run %L is being cancelled: it may clean up and end, not wait.', v_head.id));
   elsif v_head.status <> 'blocked' then
     perform durable._await(array[p_execution], array[row('suspend', p_children,
-      case when cardinality(p_children) = 1 then 'single' else 'any' end, null, null, null, null)::durable._ending], p_now);
+      case when cardinality(p_children) = 1 then 'single' else 'any' end, null, null, null, null, null)::durable._ending], p_now);
   elsif not (v_head.waiting_on @> p_children and v_head.waiting_on <@ p_children) then
     perform durable._fail_conflict(
       format('Run %L waits for %s in its journal, not for %s.', v_head.id, v_head.waiting_on, p_children));

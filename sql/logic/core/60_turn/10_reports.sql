@@ -335,7 +335,7 @@ create or replace function durable._advanced_while_blocked(p_waiting_on integer[
 returns durable._ending language sql immutable
 as $$
   select row('halt', null, null, null, null, null, jsonb_build_object('type', 'Nondeterminism', 'message',
-    'the run is blocked on children ' || array_to_string(p_waiting_on, ', ') || ', but the code went on')::text)::durable._ending
+    'the run is blocked on children ' || array_to_string(p_waiting_on, ', ') || ', but the code went on')::text, null)::durable._ending
 $$;
 comment on function durable._advanced_while_blocked(integer[]) is
   'The ending that halts a blocked run which was claimed again and does not wait for the same children (R20).';
@@ -384,7 +384,7 @@ as $$
 begin
   return (
     select row('halt', null, null, null, null, null, jsonb_build_object('type', 'InvalidRequest', 'message',
-      format('child %s: %s', x.child, x.why))::text)::durable._ending
+      format('child %s: %s', x.child, x.why))::text, null)::durable._ending
     from (
       select a.child, case
         when a."do" in ('run', 'promise', 'until', 'rpc') and a.timeout <= 0 then 'a timeout is more than 0'

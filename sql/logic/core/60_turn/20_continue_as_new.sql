@@ -2,7 +2,7 @@
 -- begins a new journal under another head.
 
 create or replace function durable._next_head(
-  p_old bigint, p_first integer, p_param text, p_attempt integer, p_now bigint)
+  p_old bigint, p_first integer, p_param text, p_attempt integer, p_version text, p_now bigint)
 returns durable._executions language plpgsql volatile
 as $$
 declare
@@ -14,19 +14,19 @@ begin
   select * into v_old from durable._executions h where h.execution = p_old;
   v_at := greatest(v_old.last_at, p_now);
   update durable._executions h set key = null where h.execution = p_old and h.key is not null;
-  v_code := durable._code_to_run(v_old.workflow, v_old.workflow_version);
+  v_code := durable._code_to_run(v_old.workflow, coalesce(p_version, v_old.workflow_version));
   insert into durable._executions (execution, previous, last_at, id, tenant, workflow, workflow_version, key, digest, abandoned,
                                    rules, bucket, next_seq, first_child, next_child)
-  values (durable._next_execution(), p_old, v_at, v_old.id, v_old.tenant, v_old.workflow, v_old.workflow_version, v_old.key,
-          v_old.digest, v_old.abandoned, v_code.rules, durable._bucket(p_now), 1,
-          greatest(p_first, v_old.next_child), greatest(p_first, v_old.next_child))
+  values (durable._next_execution(), p_old, v_at, v_old.id, v_old.tenant, v_old.workflow, v_code.version, v_old.key,
+          case when p_version is null then v_old.digest else v_code.digest end, v_old.abandoned, v_code.rules,
+          durable._bucket(p_now), 1, greatest(p_first, v_old.next_child), greatest(p_first, v_old.next_child))
   returning * into v_new;
   perform durable._write_started(array[v_new.execution], v_new.bucket, p_param, v_at, p_attempt);
   return v_new;
 end
 $$;
-comment on function durable._next_head(bigint, integer, text, integer, bigint) is
-  'Creates head and ExecutionStarted of the next generation; p_attempt, if it is another attempt of the run. It is born with the rules of a new run, because it begins a journal. The key moves to the new head. Child numbers continue, because they are part of ids.';
+comment on function durable._next_head(bigint, integer, text, integer, text, bigint) is
+  'Creates head and ExecutionStarted of the next generation; p_attempt, if it is another attempt of the run; p_version, if it has another version of its workflow. It is born with the rules of a new run, because it begins a journal. The key moves to the new head. Child numbers continue, because they are part of ids.';
 
 create or replace function durable._unread_signals(p_old durable._executions, p_unseen integer[], p_all boolean)
 returns table (name text, first bigint, done integer, upto bigint, moved bigint) language sql stable
@@ -123,7 +123,7 @@ begin
   perform durable._interrupt(array[p_old], case when v_again then 'tried again' else 'continued as new' end, p_now);
   perform durable._let_children_go(p_id, p_old);
   v_new := durable._next_head(p_old, coalesce(p_children[1], 0), p_ending.value,
-                              case when v_again then durable._attempt_of(p_old) + 1 end, p_now);
+                              case when v_again then durable._attempt_of(p_old) + 1 end, p_ending.version, p_now);
   v_end := jsonb_build_object('continued_as', v_new.execution)
            || case when v_again then jsonb_build_object('error', durable._json(p_ending.error)) else '{}' end;
   perform durable._append(
@@ -132,8 +132,8 @@ begin
   perform durable._carry_signals(p_old, v_new.execution, coalesce(p_children[2:], '{}'), v_again);
   update durable._promises p set head = v_new.execution where p.id = p_id;
   update durable._tasks t
-  set execution = v_new.execution, rules = v_new.rules, state = 'pending', pid = null, ttl = null, expires_at = null, crashes = 0,
-      suspect = false,
+  set execution = v_new.execution, rules = v_new.rules, workflow_version = v_new.workflow_version, state = 'pending',
+      pid = null, ttl = null, expires_at = null, crashes = 0, suspect = false,
       retry_at = p_now + least(greatest(coalesce(p_ending.retry_in, 0), 0), durable._never() - p_now),
       preference = t.pid, prefer_until = durable._prefer_until(t.pid, p_now)
   where t.id = p_id returning case when t.retry_at <= p_now then t.queue end into v_queue;
@@ -141,7 +141,7 @@ begin
 end
 $$;
 comment on function durable._begin_generation(text, bigint, integer[], durable._ending, bigint) is
-  'Ends a journal and begins the next one of the same run: with new arguments, or after a failure (error) with the same ones and every signal, once retry_in is over. The first of p_children is the next child number; the others are receives whose signals the code never saw. The caller holds promise, task and head. Answers the queue of the task, if it is ready.';
+  'Ends a journal and begins the next one of the same run: with new arguments and perhaps another version of its workflow, or after a failure (error) with the same ones and every signal, once retry_in is over. The first of p_children is the next child number; the others are receives whose signals the code never saw. The caller holds promise, task and head. Answers the queue of the task, if it is ready.';
 
 create or replace function durable._end_continues(p_reports durable._run_report[], p_now bigint)
 returns text[] language plpgsql volatile

@@ -148,8 +148,8 @@ begin
   return array(
     select case when (b.ending)."do" = 'refuse' then durable._with_ending(b, case
              when h.former_digest is not null and b.commands = '{}' and b.outcomes = '{}' and durable._writer(h) <> h.digest
-               then row('halt', null, null, null, null, null, (b.ending).problem)::durable._ending
-             else row('fail', null, null, null, (b.ending).error, null, null)::durable._ending end) else b end
+               then row('halt', null, null, null, null, null, (b.ending).problem, null)::durable._ending
+             else row('fail', null, null, null, (b.ending).error, null, null, null)::durable._ending end) else b end
     from unnest(p_reports) b left join durable._executions h on h.execution = any (array[b.execution])
     order by b.id);
 end

@@ -60,10 +60,11 @@ comment on function durable._counted(bigint, text) is '1 worker, 3 workers.';
 create or replace function durable._error_line(p_error jsonb)
 returns text language sql immutable parallel safe
 as $$
-  select left(regexp_replace(
+  select case when length(x.line) > 300 then left(x.line, 297) || '...' else x.line end
+  from (select regexp_replace(
     case when jsonb_typeof(p_error) = 'object'
          then coalesce(nullif(concat_ws(': ', p_error ->> 'type', nullif(p_error ->> 'message', '')), ''), p_error::text)
-         else coalesce(p_error #>> '{}', 'no reason given') end, E'\\s+', ' ', 'g'), 300)
+         else coalesce(p_error #>> '{}', 'no reason given') end, E'\\s+', ' ', 'g') as line) x
 $$;
 comment on function durable._error_line(jsonb) is 'An error on one line: its class and its message, 300 characters at most.';
 

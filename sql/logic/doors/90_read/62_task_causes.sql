@@ -134,8 +134,8 @@ begin
                                                 left(encode(p_head.digest, 'hex'), 12)),
       p_details => jsonb_build_object('problem', v_problem, 'digest', encode(p_head.digest, 'hex')))
     else durable._because('halted', v_problem ->> 'type',
-                          format('halted: %s; %s with code that fits its journal; else fork it from before the difference',
-                                 durable._error_line(v_problem), v_next),
+                          format('halted: %s%s; %s with code that fits its journal; else fork it from before the difference',
+                                 nullif(v_problem #>> '{data,hint}', '') || '; ', durable._error_line(v_problem), v_next),
                           p_details => jsonb_build_object('problem', v_problem)) end;
 end
 $$;
