@@ -31,13 +31,16 @@
     Evicted (BaseException)             control signal, never recorded
 
 A class declares its attributes with defaults, and the constructor takes them by name. The first line of its
-docstring is the default message. Every error can be pickled. Nothing here imports the package.
+docstring is the default message. Every error can be pickled. Nothing here imports the package, but for
+the names that a class annotates.
 """
 
 from __future__ import annotations
 
 import sys
 from typing import Any, ClassVar
+
+from pyengine.core.annotations import annotated_names
 
 __all__ = [
     "ERROR_CODES",
@@ -94,7 +97,7 @@ class EngineError(Exception):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own = {name: vars(cls)[name] for name in cls.__annotations__ if name in vars(cls)}
+        own = {name: vars(cls)[name] for name in annotated_names(cls) if name in vars(cls)}
         cls._defaults = cls._defaults | own
 
     def __init__(

@@ -18,6 +18,7 @@ from tests.support.tree import Module, modules
 
 # places of one rank do not import each other, except those of CHAINS: there a later one may import an earlier
 RANKS: tuple[tuple[str, ...], ...] = (
+    ("core.annotations",),
     ("errors", "core.sources", "core.passwords"),
     ("core.url_parameters",),
     ("core.servers",),
@@ -316,6 +317,8 @@ def test_the_package_imports_without_drivers_of_tests() -> None:
     optional = {"pydantic", "starlette", "opentelemetry", "typing_extensions"}
     # of the extra `serve`
     optional |= {"uvicorn", "jwt", "cryptography", "prometheus_client", "httpcore"}
+    # of the standard library, since Python 3.14
+    optional |= {"annotationlib"}
     tops = {(name.split(".")[0], module.path) for module in PACKAGE for name, _ in imports(module)}
     strange = {pair for pair in tops if pair[0] not in known | optional | sys.stdlib_module_names}
     assert not strange

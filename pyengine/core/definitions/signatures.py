@@ -13,6 +13,7 @@ Annotations are resolved at first use, so that a module may define its types aft
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from types import GenericAlias
@@ -40,7 +41,21 @@ _decode_call = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 # beside arguments by name: those by position, which only callers of other languages mix
 _BY_POSITION = "*"
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
 _WRONG = (msgspec.ValidationError, msgspec.DecodeError)
+
+
+def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+    """Return the parameters of a function; no annotation is evaluated, it may name a class that stands below.
+
+    Raises:
+        ValueError: they are not known.
+    """
+    if sys.version_info >= (3, 14):
+        return inspect.signature(fn, annotation_format=Format.FORWARDREF)
+    return inspect.signature(fn)
 
 
 class Signature:
@@ -55,7 +70,7 @@ class Signature:
         self.fn = fn
         self.subject = subject
         try:
-            self._signature = inspect.signature(fn)
+            self._signature = signature_of(fn)
         except ValueError as error:
             hint = "write a function that calls it: its name and its parameters are recorded"
             raise InvalidRequest(f"{subject}: its parameters are not known: {error}", hint=hint) from None

@@ -9,7 +9,6 @@ pydantic, and every type that contains one of them.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import typing
 from collections import abc
 from datetime import date, datetime, time, timedelta
@@ -20,6 +19,7 @@ from uuid import UUID
 
 import msgspec
 
+from pyengine.core.annotations import annotated_names
 from pyengine.core.values.defaults import has_defaults
 from pyengine.core.values.pydantic_models import is_constrained, is_model, is_special
 
@@ -91,7 +91,7 @@ def field_types(annotation: Any) -> dict[str, Any]:
     _bind(annotation, {}, bindings)
     owners: dict[str, type] = {}
     for base in reversed(cls.__mro__):
-        owners |= dict.fromkeys(inspect.get_annotations(base), base)
+        owners |= dict.fromkeys(annotated_names(base), base)
     return {
         name: _bound(hint, bindings.get(owners.get(name, cls), {}))
         for name, hint in hints.items()

@@ -26,7 +26,7 @@ from pyengine.core.definitions.callees import CallHandle, CallOptions
 from pyengine.core.definitions.current_run import WorkflowRuntime, scope
 from pyengine.core.definitions.refusals import refuse_no_function
 from pyengine.core.definitions.registry import in_a_thread
-from pyengine.core.definitions.signatures import Signature
+from pyengine.core.definitions.signatures import Signature, signature_of
 from pyengine.core.values.codec import type_codec
 from pyengine.errors import EncodeError, InvalidRequest
 from pyengine.features.calls.datums import Uri
@@ -114,7 +114,7 @@ class Memo(Generic[P, R]):
         self.ignore = ignore
         self.options = options
         self.is_async = inspect.iscoroutinefunction(fn)
-        self._signature = inspect.signature(fn)
+        self._signature = signature_of(fn)
         self._codecs = Signature(fn, f"memo {name}")
         functools.update_wrapper(cast("Callable[..., Any]", self), fn)
 
@@ -290,7 +290,7 @@ def make_memo(
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise InvalidRequest(f"memo {chosen} is a generator; return a list")
     names = frozenset([ignore] if isinstance(ignore, str) else ignore)
-    unknown = sorted(names - set(inspect.signature(fn).parameters))
+    unknown = sorted(names - set(signature_of(fn).parameters))
     if unknown:
         raise InvalidRequest(f"memo {chosen} has no parameter {unknown[0]!r} to ignore")
     code: object = version
