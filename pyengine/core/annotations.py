@@ -2,8 +2,8 @@
 
 Lives here: `annotated_names`. May not: types (values/hints.py), an import of the package. Design: from Python
 3.14 on an annotation is evaluated when somebody asks for it, and it may name a class that stands below, or
-one that is imported for type checkers alone, as under `from __future__ import annotations`. Who needs the
-names only must not evaluate it.
+one that is imported for type checkers alone, as under `from __future__ import annotations`. A reader of
+names alone must not evaluate it.
 """
 
 from __future__ import annotations

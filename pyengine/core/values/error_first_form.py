@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from pyengine.core.annotations import annotated_names
 from pyengine.core.values.error_access import RECORDED, arguments_of, asked, attributes_of, dict_of, is_a
 from pyengine.core.values.error_values import clean, declared, shown
 from pyengine.core.values.pydantic_models import read_unknown
@@ -31,7 +32,7 @@ def own_arguments(error: BaseException) -> tuple[Any, ...]:
 def declared_names(cls: type) -> frozenset[str]:
     """Return the names of the attributes that a class declares."""
     fields = getattr(cls, "__dataclass_fields__", ())
-    return frozenset((*fields, *getattr(cls, "__annotations__", ())))
+    return frozenset((*fields, *annotated_names(cls)))
 
 
 def add_plain_parts(record: dict[str, Any], error: BaseException) -> bool:

@@ -24,7 +24,6 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from pyengine import errors
-from pyengine.core.annotations import annotated_names
 from pyengine.core.values.depth import is_deep
 from pyengine.core.values.error_access import (
     RECORDED,
@@ -376,7 +375,6 @@ def _describe(error: BaseException, depth: int, form: int, *, fold: bool = False
     return record
 
 
-<<<<<<< HEAD
 def _add_parts(record: dict[str, Any], error: BaseException, depth: int) -> bool:
     """Add arguments, attributes and base classes to a record; return whether a part of it was lost."""
     deep = depth >= _PARTS_DEPTH
@@ -385,17 +383,6 @@ def _add_parts(record: dict[str, Any], error: BaseException, depth: int) -> bool
     is_lossy, lost = parts.lost, []
     cls = type(error)
     declares = asked(lambda: declared_names(cls), frozenset[str]())
-=======
-def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
-    """Return the attributes of an error as plain JSON; declared ones are encoded by their type."""
-    values = {name: one for name, one in attributes_of(error).items() if name != RECORDED}
-    declared = asked(lambda: frozenset(getattr(type(error), "__dataclass_fields__", ())), _NO_NAMES)
-    annotated = asked(lambda: frozenset(annotated_names(type(error))), _NO_NAMES)
-    for name in declared - values.keys():
-        value = asked(partial(getattr, error, name), declared)
-        if value is not declared:
-            values[name] = value
->>>>>>> 3ca345bc (Let annotations name later classes, and say how to upgrade Python)
     data: dict[str, Any] = {}
     for name, value in attributes_of(error).items():
         if name == RECORDED or clean(name) != name:
