@@ -116,12 +116,8 @@ class EngineError(Exception):
         return str(self.args[0]) if self.args else type(self).__name__
 
     def __str__(self) -> str:
-        lines = [self.message]
-        if self.detail:
-            lines.append(f"detail: {self.detail}")
-        if self.hint:
-            lines.append(f"hint: {self.hint}")
-        return "\n".join(lines)
+        more = (("detail", self.detail), ("hint", self.hint))
+        return "\n".join([self.message, *(f"{name}: {text}" for name, text in more if text)])
 
 
 class InvalidRequest(EngineError):

@@ -76,7 +76,7 @@ def test_another_python_runs_and_replays(
     assert other.run(dsn, "constructs.py", "hello") == "hello world\n"
     assert "no law is broken" in other.run(dsn, "-m", "pyengine", "demo")
     if int(minor.split(".")[1]) >= 14:
-        assert other.run(dsn, "late.py") == "4\ncaught no\nhidden is refused\n"
+        assert other.run(dsn, "late.txt") == "4\ncaught no\nhidden is refused\n"
     other.run(dsn, "constructs.py", "begin", minor)
     run(Path(sys.executable), dsn, here, "constructs.py", "begin", "here")
     check = ("-m", "pyengine", "replay-check", "constructs:app", "--json")
