@@ -457,8 +457,10 @@ _UNAVAILABLE_CODES = frozenset({"53300", "57P01", "57P02", "57P03", "57P05"})
 
 
 # resources, restarts, disk of the server; no limits (53400) or missing files (58P01), as in `durable._passes`
-_SHORTAGES = ("53000", "53100", "53200", "53300")
-_TEMPORARY = frozenset((*_SHORTAGES, "57P01", "57P02", "57P03", "57P05", "58000", "58030", "25P03", "25P04"))
+_TEMPORARY = frozenset(
+    {"53000", "53100", "53200", "53300", "57P01", "57P02", "57P03", "57P05", "58000", "58030"}
+    | {"25P03", "25P04"}
+)
 
 
 def passes(code: str | None) -> bool:

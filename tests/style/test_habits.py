@@ -8,6 +8,7 @@ import tomllib
 import pytest
 import yaml
 
+from tests.support.pythons import OTHERS
 from tests.support.tree import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -66,9 +67,12 @@ def test_the_glossary_is_a_page() -> None:
 
 
 def test_only_what_was_tried_is_claimed() -> None:
-    """The classifiers name the one Python and the one system on which the suite runs."""
+    """The classifiers name the Pythons on which programs are run and replayed, and the one system on which
+    the suite runs.
+    """
     claims = PROJECT["project"]["classifiers"]
-    assert [one for one in claims if "Python :: 3" in one] == ["Programming Language :: Python :: 3.11"]
+    tried = [f"Programming Language :: Python :: {minor}" for minor in ("3.11", *OTHERS)]
+    assert [one for one in claims if "Python :: 3." in one] == tried
     assert [one for one in claims if "Operating System" in one] == ["Operating System :: POSIX :: Linux"]
 
 

@@ -18,6 +18,7 @@ from tests.support.tree import ROOT
 
 _ASKED = "import sys, venv, ensurepip; print(*sys.version_info[:3])"
 OLDEST = (3, 11)
+OTHERS = ("3.12", "3.13", "3.14", "3.15")
 
 
 @cache

@@ -152,11 +152,6 @@ def _takes_self(fn: Callable[..., Any]) -> bool:
 
 
 def _checked_name(fn: object, name: object, what: str) -> str:
-    if isinstance(fn, _Decorated):
-        raise InvalidRequest(
-            f"{fn!r} is decorated already, and is made no {what}",
-            hint=f"give app.{what} the function itself; a workflow calls steps",
-        )
     refuse_no_function(fn, what)
     chosen = getattr(fn, "__name__", None) if name is None else name
     if not callable(fn) or not isinstance(chosen, str) or not chosen:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -137,6 +137,9 @@ def _exception_types(types: object, what: str) -> tuple[type[BaseException], ...
     return listed
 
 
+_LONGEST: Final = "5m"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How often and when a failed step is tried again.
@@ -148,7 +151,7 @@ class Retry:
         max_attempts: attempts in all, the first one included; None means no limit.
         initial: delay after the first failure.
         backoff: factor from one delay to the next, at least 1.
-        max_delay: no computed delay is longer; at least `initial`.
+        max_delay: no computed delay is longer; at least `initial`, which stands for it if it is left out.
         jitter: up to this share of a delay (0 to 1) is cut off at random, to spread retries.
         only: errors worth trying again; empty means all.
         unless: errors not worth trying again; wins over `only`.
@@ -164,7 +167,7 @@ class Retry:
     max_attempts: int | None = 5
     initial: Duration = "1s"
     backoff: float = 2.0
-    max_delay: Duration = "5m"
+    max_delay: Duration = _LONGEST
     jitter: float = 0.2
     only: tuple[type[BaseException], ...] = ()
     unless: tuple[type[BaseException], ...] = ()
@@ -184,10 +187,13 @@ class Retry:
         object.__setattr__(self, "unless", _exception_types(self.unless, "unless"))
         initial = parse_duration(self.initial, what="Retry(initial=...)")
         if parse_duration(self.max_delay, what="Retry(max_delay=...)") < initial:
-            self._refuse_ceiling()
+            self._raise_ceiling()
 
-    def _refuse_ceiling(self) -> None:
-        """Refuse a first delay above the longest one, which would cut it without a word."""
+    def _raise_ceiling(self) -> None:
+        """Let the first delay be the longest one too: a shorter one would cut it without a word."""
+        if self.max_delay == _LONGEST:
+            object.__setattr__(self, "max_delay", self.initial)
+            return
         raise InvalidRequest(
             f"Retry(initial={self.initial!r}): no delay is longer than max_delay, {self.max_delay!r}",
             hint=f"write max_delay={self.initial!r} too, or a longer one",
@@ -260,7 +266,7 @@ class RecordedRetry(Retry):
     only_names: tuple[str, ...] = ()
     unless_names: tuple[str, ...] = ()
 
-    def _refuse_ceiling(self) -> None:
+    def _raise_ceiling(self) -> None:
         """Take what is in the journal: it was lawful when it was written, and `max_delay` holds."""
 
     def retries(self, error: BaseException) -> bool:

@@ -139,7 +139,6 @@ def test_the_captures_of_the_documentation(dsn: str, name: str) -> None:
         (40, ("show", FAILED)),
         (30, ("ps", "-a")),
         (40, ("why", "--all")),
-        (30, ("as-of", ORDER)),
     ],
 )
 def test_nothing_wraps(dsn: str, columns: int, words: tuple[str, ...]) -> None:

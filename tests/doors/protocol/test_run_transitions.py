@@ -54,7 +54,7 @@ H = "update durable._executions set {} where id = '{}'"
 APPEND = f"select durable._append(array[row({HEAD}, '{{}}', {{}})::durable._event], {NOW})"
 ANEW = (
     f"select durable._begin_generation('{{}}', {HEAD}, array[0], "
-    f"row('continue', null, null, '[]', null, null, null)::durable._ending, {NOW})"
+    f"row('continue', null, null, '[]', null, null, null, null)::durable._ending, {NOW})"
 )
 FORGETS = "create or replace function durable.{} returns {} language sql as $$ select {} $$"
 
@@ -118,7 +118,7 @@ FORBIDDEN: dict[str, Forbidden] = {
         APPEND.format("asleep", "execution_resumed", "null, null, null, null, null")
     ),
     "consistent_generation_follows_an_end": Forbidden(
-        f"select durable._next_head({HEAD.format('plain')}, 0, '[]', null, {NOW})"
+        f"select durable._next_head({HEAD.format('plain')}, 0, '[]', null, null, {NOW})"
     ),
     "consistent_signals_are_carried": Forbidden(
         ANEW.format("held", "held"),

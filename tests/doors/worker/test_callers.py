@@ -229,7 +229,7 @@ def test_a_wrong_value_does_not_end_the_transaction(kind: str, dsn: str, conn: C
             client.start("price", 1, priority=True, conn=caller.conn),
             client.cancel("a", force="yes", conn=caller.conn),
         ):
-            with pytest.raises(InvalidRequest, match="argument"):
+            with pytest.raises(InvalidRequest, match="does not take"):
                 await wrong
         await client.start("price", 1, id="a", conn=caller.conn)
         await caller.commit()
@@ -498,15 +498,14 @@ def test_procedures_declare_the_types_of_the_server(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("procedure", "values", "words"),
     [
-        (RESULTS, (["a", 5],), "a text is expected, not int"),
-        (CANCEL, ("a", None, 1.5, False), "a whole number is expected, not float"),
-        (CANCEL, ("a", None, 1 << 63, False), "out of range for bigint"),
-        (CANCEL, ("a", None, None, 1), "a bool is expected"),
-        (START, ("w" * 100, 7, *[None] * 10), "argument 2"),
+        (RESULTS, (["a", 5],), "its ids: a text is expected, not int"),
+        (CANCEL, ("a", None, 1.5, False), "its grace_ms: a whole number is expected, not float"),
+        (CANCEL, ("a", None, 1 << 63, False), "its grace_ms: it is out of range for bigint"),
+        (CANCEL, ("a", None, None, 1), "its force: a bool is expected"),
+        (START, ("w" * 100, 7, *[None] * 10), "does not take 7 as its args: a text is expected"),
     ],
 )
 def test_values_are_checked_by_type(procedure: Procedure, values: tuple[Any, ...], words: str) -> None:
-    """A value of another type than the parameter's is refused with its place and what is expected."""
-    with pytest.raises(InvalidRequest, match=words) as caught:
+    """A value of another type than the parameter's is refused with its name and what is expected."""
+    with pytest.raises(InvalidRequest, match=words):
         check_values(procedure, values)
-    assert procedure.signature.split(" ->")[0] in (caught.value.hint or "")

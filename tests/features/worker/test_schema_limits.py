@@ -16,7 +16,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 TEXTS = {"long": "n" * 100_000, "NUL": "a\0b", "lone surrogate": "a\ud800b"}
 # errors of others than the call: what a child or a step said, what is not there, what the driver cannot send,
 # and an argument in base64, for which nobody answers
-EXPECTED = {"RunFailed", "RemoteError", "NotFound", "asyncpg", "TimeoutError", "done"}
+EXPECTED = {"RunFailed", "RemoteError", "Boom", "NotFound", "asyncpg", "TimeoutError", "done"}
 
 app = App("postgresql://nowhere")
 

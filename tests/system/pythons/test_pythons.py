@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pythons import build_wheel, install, other_pythons
+from tests.support.pythons import OTHERS, build_wheel, install, other_pythons
 from tests.support.sdks import NoSdk, missing
 
 HERE = Path(__file__).parent
-OTHERS = ("3.12", "3.13", "3.14", "3.15")
 
 
 @dataclass(frozen=True, slots=True)

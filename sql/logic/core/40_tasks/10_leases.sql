@@ -277,7 +277,7 @@ as $$
 begin
   return (select s.last_value - (not s.is_called)::integer from durable._executions_execution_seq s);
 end
-$$;
+$$ set lock_timeout = '1s';
 comment on function durable.worker_newest_v1() is
   'The newest number of a run that anybody has drawn, also in a transaction that is open. A lease that comes with a hand-off was given after its run had drawn its number: if that is higher, the lease is younger than this answer.';
 
