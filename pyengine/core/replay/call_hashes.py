@@ -41,8 +41,9 @@ class HashedCall(NamedTuple):
             digest: the hash of its text.
             rules: those of the run.
         """
-        reduced = digest if rules < _TWO_SINCE else self._reduced()
-        return digest if reduced == digest else reduced + digest
+        if rules < _TWO_SINCE or (text := self._without_defaults()) == self.packed:
+            return digest
+        return self._hash(text) + digest
 
     def agrees(self, digest: str, recorded: str | None) -> bool:
         """Return whether it is the recorded call, though its text is another one.
@@ -52,8 +53,11 @@ class HashedCall(NamedTuple):
         """
         if recorded is None:
             return False
-        return not {digest, self._reduced()}.isdisjoint({recorded[:_DIGITS], recorded[-_DIGITS:]})
+        reduced = self._hash(self._without_defaults())
+        return not {digest, reduced}.isdisjoint({recorded[:_DIGITS], recorded[-_DIGITS:]})
 
-    def _reduced(self) -> str:
-        text = self.signature.pack_reduced(self.args, self.kwargs, self.packed)
+    def _without_defaults(self) -> bytes:
+        return self.signature.pack_reduced(self.args, self.kwargs, self.packed)
+
+    def _hash(self, text: bytes) -> str:
         return sha256(self.key + text).hexdigest()[:_DIGITS]
