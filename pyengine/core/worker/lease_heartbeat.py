@@ -299,9 +299,10 @@ class Heartbeat:
                 # a later lease of one of these runs has begun after this was sent
                 kept = [held for one, held in leases.items() if one.execution not in gone]
                 self._vitals.terms.renewed(kept, until_s)
-                self._vitals.terms.numbered(newest, until_s)
+                if newest is not None:
+                    self._vitals.terms.numbered(newest, until_s)
 
-    async def _renew(self, leases: Mapping[Lease, Leased], conn: Any) -> tuple[list[int | None], int]:
+    async def _renew(self, leases: Mapping[Lease, Leased], conn: Any) -> tuple[list[int | None], int | None]:
         """Renew these leases; return those that are lost, and the newest number of a run."""
         lost, newest = await conn.fetchrow(
             HEARTBEAT.sql,

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
+from pyengine.core.database.statements.procedures import HEARTBEAT
 from pyengine.doors.admin import migrate
 from tests.support.roles import who_works
 
@@ -67,6 +68,17 @@ def test_a_tick_of_who_owns_nothing_opens_the_next_week(conn: Connection, app: C
     answer = app.execute("select durable.tick_v1(100)").fetchone()
     assert answer is not None and answer[0]["problem"] is None
     assert partitions(conn) == before
+
+
+def test_a_heartbeat_of_who_owns_nothing_renews(conn: Connection, app: Connection) -> None:
+    """It may draw numbers of runs and not read the sequence, and is told the newest one all the same."""
+    beat = (HEARTBEAT.sql, ("nobody", [], [], [], 0))
+    asks = psycopg.RawCursor(app)
+    assert asks.execute(*beat).fetchone() == ([None], 0)
+    conn.execute("select durable.start('w', '[1]')")
+    assert asks.execute(*beat).fetchone() == ([None], 1)
+    conn.execute("revoke usage on all sequences in schema durable from " + app.info.user)
+    assert asks.execute(*beat).fetchone() == ([None], None)
 
 
 def test_a_partition_that_cannot_be_made_stops_no_timer(

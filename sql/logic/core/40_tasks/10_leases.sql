@@ -275,11 +275,15 @@ create or replace function durable.worker_newest_v1()
 returns bigint language plpgsql volatile
 as $$
 begin
-  return (select s.last_value - (not s.is_called)::integer from durable._executions_execution_seq s);
+  -- usage is enough for that function, as it is for those that start runs; the sequence itself would ask for select
+  if has_sequence_privilege('durable._executions_execution_seq', 'usage, select') then
+    return coalesce(pg_sequence_last_value('durable._executions_execution_seq'), 0);
+  end if;
+  return null;
 end
 $$ set lock_timeout = '1s';
 comment on function durable.worker_newest_v1() is
-  'The newest number of a run that anybody has drawn, also in a transaction that is open. A lease that comes with a hand-off was given after its run had drawn its number: if that is higher, the lease is younger than this answer.';
+  'The newest number of a run that anybody has drawn, also in a transaction that is open. A lease that comes with a hand-off was given after its run had drawn its number: if that is higher, the lease is younger than this answer. Null for a role that may not know: no lease is younger than that.';
 
 create or replace function durable.task_heartbeat(p_pid text, p_ids text[], p_versions integer[], p_prefix text default '')
 returns integer language plpgsql volatile
