@@ -50,17 +50,9 @@ _ADVICE = {
 }
 _ONLY_LIBPQ = frozenset(
     {
-        *(
-            *_ANYWAY,
-            *_ADVICE,
-            "servicefile",
-            "requirepeer",
-            "requiressl",
-            "sslkeylogfile",
-            "scram_client_key",
-        ),
-        *("scram_server_key", "min_protocol_version", "max_protocol_version", "oauth_issuer", "oauth_scope"),
-        *("oauth_client_id", "oauth_client_secret"),
+        *(*_ANYWAY, *_ADVICE, "servicefile", "requirepeer", "requiressl", "sslkeylogfile"),
+        *("scram_client_key", "scram_server_key", "min_protocol_version", "max_protocol_version"),
+        *("oauth_issuer", "oauth_scope", "oauth_client_id", "oauth_client_secret"),
     }
 )
 
@@ -97,18 +89,16 @@ def _check(name: str, value: str, *, said: str) -> None:
     if name in _COMMON | _OURS or unquote(value) in _ANYWAY.get(name, ()):
         return
     if name in _ONLY_LIBPQ:
-        raise _only_libpq(
-            f"this value of {name}" if name in _ANYWAY else name, _ADVICE.get(name, "leave it out")
-        )
+        raise _only_libpq(name, _ADVICE.get(name, "leave it out"))
     raise InvalidRequest(
         f"the database URL has a parameter {said}, which libpq does not know",
-        hint="leave it out; the engine's schema is durable, and a pooler is found without a word. "
-        "A setting of the server is written as options=-c%20name%3Dvalue",
+        hint="leave it out: the schema of the engine is always called durable, and a pooler is detected; "
+        "write a setting of the server as options=-c%20name%3Dvalue",
     )
 
 
 def _only_libpq(what: str, advice: str) -> InvalidRequest:
     return InvalidRequest(
-        f"the database URL has {what}, which workers cannot do: their driver is asyncpg, not libpq",
+        f"asyncpg, the driver of workers, cannot do what the database URL asks for by {what}",
         hint=advice,
     )
