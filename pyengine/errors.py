@@ -31,8 +31,8 @@
     Evicted (BaseException)             control signal, never recorded
 
 A class declares its attributes with defaults, and the constructor takes them by name. The first line of its
-docstring is the default message. Every error can be pickled. Nothing here imports the package, but for
-the names that a class annotates.
+docstring is the default message. Every error can be pickled. Nothing here imports the package, except
+`core/annotations`, which imports nothing of it.
 """
 
 from __future__ import annotations

@@ -155,9 +155,9 @@ def foreign(source: str) -> set[str]:
 
 
 def imported(node: ast.AST) -> list[str]:
-    """The modules of an import."""
+    """The modules of an import, and what it takes from one, which may be a module too."""
     if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
+        return [node.module or "", *(f"{node.module}.{one.name}" for one in node.names)]
     return [one.name for one in node.names] if isinstance(node, ast.Import) else []
 
 
@@ -172,8 +172,9 @@ def test_an_import_of_a_feature_is_found() -> None:
     """Self-test, also within a function; a helper of the copy is none."""
     source = (
         "def f():\n    import pyengine.features.sql.context\nfrom tests.system.crash.processes import stop\n"
+        "from pyengine import App, doors\n"
     )
-    assert foreign(source) == {"pyengine.features.sql.context"}
+    assert foreign(source) == {"pyengine.features.sql.context", "pyengine.doors"}
 
 
 def test_a_core_that_needs_a_feature_fails(house: Path, prepared: str) -> None:

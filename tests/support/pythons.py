@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
-from tests.support.sdks import made, pythons, run_program
+from tests.support.sdks import made, pythons, run_program, version_of
 from tests.support.tree import ROOT
 
-_ASKED = "import sys, venv, ensurepip; print(*sys.version_info[:3])"
 OLDEST = (3, 11)
 OTHERS = ("3.12", "3.13", "3.14", "3.15")
 
@@ -24,14 +22,7 @@ OTHERS = ("3.12", "3.13", "3.14", "3.15")
 @cache
 def other_pythons() -> dict[str, Path]:
     """The newest interpreter of each minor version that pyengine runs on and this one is not, as 3.12."""
-    found: dict[tuple[int, ...], Path] = {}
-    for path in pythons():
-        try:
-            told = subprocess.run([path, "-c", _ASKED], capture_output=True, text=True, timeout=60)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if told.returncode == 0:
-            found[tuple(map(int, told.stdout.split()))] = path
+    found = {version: path for path in pythons() if (version := version_of(path)) is not None}
     supported = {version: path for version, path in sorted(found.items()) if version[:2] >= OLDEST}
     here = sys.version_info[:2]
     return {f"{one[0]}.{one[1]}": path for one, path in supported.items() if one[:2] != here}

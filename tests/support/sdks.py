@@ -134,15 +134,20 @@ def new_python() -> Path:
         NoSdk: there is none.
     """
     for path in pythons():
-        asked = "import sys, venv, ensurepip; print(*sys.version_info[:2])"
-        try:
-            told = subprocess.run([path, "-c", asked], capture_output=True, text=True, timeout=60)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if told.returncode == 0 and tuple(map(int, told.stdout.split())) >= NEEDED:
+        if (version_of(path) or (0,)) >= NEEDED:
             return path
     wanted = ".".join(map(str, NEEDED))
     raise NoSdk(f"no Python {wanted} or newer, neither on the PATH nor in pyenv, for resonate-sdk")
+
+
+def version_of(python: Path) -> tuple[int, ...] | None:
+    """The version of an interpreter, as (3, 12, 1); None for one that cannot make environments."""
+    asked = "import sys, venv, ensurepip; print(*sys.version_info[:3])"
+    try:
+        told = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return tuple(map(int, told.stdout.split())) if told.returncode == 0 else None
 
 
 def pythons() -> Iterator[Path]:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from pyengine.core.client.arguments import Target, input_of, new_id, tags_text, target_of
-from pyengine.core.client.recorded_starts import as_recorded
+from pyengine.core.client.arguments import input_of, new_id, tags_text, target_of
+from pyengine.core.client.recorded_starts import start_or_find
 from pyengine.core.client.run import Run, RunControl, result_codec
 from pyengine.core.client.run_status import RunState, RunStatus, read_status
 from pyengine.core.client.starts import Starts
@@ -32,7 +32,7 @@ from pyengine.core.definitions.registry import Registry, Workflow
 from pyengine.core.definitions.retry import Duration, waiting_time
 from pyengine.core.definitions.services import SERVICE, sql_arguments
 from pyengine.core.values.codec import Codec
-from pyengine.errors import InvalidRequest, RunConflict
+from pyengine.errors import InvalidRequest
 
 if TYPE_CHECKING:
     # the result of a workflow that is only named is Any, not unknown
@@ -118,22 +118,14 @@ class CoreClient(RunControl, Starts):
         )
         hint_count = self._transport.hint_count
         if conn is None:
-            row = await self._start(request, target)
+            row = await start_or_find(
+                lambda inputs: self._transport.start(request._replace(args=inputs[0])),
+                *(self._transport, target, [request.args], [request.id or ""], [request.key or ""]),
+            )
         else:
             row = await self._transport.first_row(conn, START_WITHIN, *request)
         codec, created = result_codec(target.definition), row["created"]
         return Run(self, row["id"], codec, created=created, hint_count=hint_count if created else None)
-
-    async def _start(self, request: StartRequest, target: Target) -> Any:
-        """Start a run, or find the one of the same call, and return the row of `START`."""
-        try:
-            return await self._transport.start(request)
-        except RunConflict:
-            ids, keys = [request.id or ""], [request.key or ""]
-            inputs = await as_recorded(self._transport, target, [request.args], ids, keys)
-            if inputs is None:
-                raise
-        return await self._transport.start(request._replace(args=inputs[0]))
 
     # -- reading
 

@@ -1,6 +1,6 @@
 """Starts of runs that exist already, whose input is written in another way.
 
-Lives here: `as_recorded`. May not: a start, a decision; SQL decides whether a run is the same. Design: SQL
+Lives here: `start_or_find`. May not: decide whether a run is the same, as SQL does. Design: SQL
 compares texts, so it takes the same call for another one where a class has a new field with a default, where
 a default is given or left out, or where SQL gave by name what Python gives by position. Only then, after its
 RunConflict, the recorded inputs are read, and the start is sent again with those that are the same call by
@@ -9,25 +9,49 @@ the types of today. So an ordinary start costs nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from pyengine.core.client.arguments import Target
 from pyengine.core.client.transport import Transport
 from pyengine.core.database.statements.procedures import RECORDED_INPUTS
+from pyengine.errors import RunConflict
 
 
-async def as_recorded(
-    transport: Transport, target: Target, inputs: list[str], ids: Sequence[str], keys: Sequence[str]
-) -> list[str] | None:
-    """Return the inputs, each as its run has it if it is the same call; None if that changes none of them.
+async def start_or_find(
+    start: Callable[[list[str]], Awaitable[Any]],
+    transport: Transport,
+    target: Target,
+    inputs: list[str],
+    ids: Sequence[str],
+    keys: Sequence[str],
+) -> Any:
+    """Return the row of a start of new runs, or of those of the same calls.
 
     Args:
+        start: starts them with these inputs, in a transaction of its own.
         transport: the way to the database.
         target: the workflow.
-        inputs: JSON texts of arguments, as they were refused.
+        inputs: JSON texts of arguments.
         ids: ids of the runs, "" for none.
         keys: keys of the runs, "" for none.
+
+    Raises:
+        RunConflict: a run with one of the ids or keys is of another call.
     """
+    try:
+        return await start(inputs)
+    except RunConflict:
+        same = await _as_recorded(transport, target, inputs, ids, keys)
+        if same is None:
+            raise
+    return await start(same)
+
+
+async def _as_recorded(
+    transport: Transport, target: Target, inputs: list[str], ids: Sequence[str], keys: Sequence[str]
+) -> list[str] | None:
+    """Return the inputs, each as its run has it if it is the same call; None if that changes none of them."""
     if target.definition is None:
         return None
     (row,) = await transport.rows(RECORDED_INPUTS, target.name, list(ids), list(keys))

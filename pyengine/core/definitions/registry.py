@@ -38,6 +38,7 @@ D = TypeVar("D", bound="StepDef | WorkflowDef")
 
 BUILT_IN_STEPS = frozenset({"http"})
 """Reserved names: readers of the journal show steps of these names as a kind of their own."""
+NAME_BYTES = 255
 
 
 class _Decorated(Generic[D]):
@@ -77,7 +78,7 @@ class Step(_Decorated[StepDef], Generic[P, R]):
         warn_of_nested("step", self.definition.name)
         if self.definition.is_async:
             return cast("Coroutine[None, None, R]", self.fn(*args, **kwargs))
-        return in_a_thread(self.fn, args, kwargs)
+        return call_plain(self.fn, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<step {self.definition.name}{self.definition.signature}>"
@@ -116,7 +117,7 @@ class Workflow(_Decorated[WorkflowDef], Generic[P, R]):
         return f"<workflow {self.definition.name}{self.definition.signature}>"
 
 
-async def in_a_thread(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+async def call_plain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return what a plain function returns in a thread, or what that gives if it can be awaited."""
     value = await asyncio.to_thread(fn, *args, **kwargs)
     return await value if inspect.isawaitable(value) else value
@@ -156,9 +157,9 @@ def _checked_name(fn: object, name: object, what: str) -> str:
     chosen = getattr(fn, "__name__", None) if name is None else name
     if not callable(fn) or not isinstance(chosen, str) or not chosen:
         raise InvalidRequest(f"a {what} is a function with a name, not {fn!r}")
-    if not is_text(chosen, 255) or chosen == "<lambda>":
+    if not is_text(chosen, NAME_BYTES) or chosen == "<lambda>":
         raise InvalidRequest(
-            f"{chosen!r} is no name for a {what}", hint=f"@{what}(name=...), 255 bytes at most"
+            f"{chosen!r} is no name for a {what}", hint=f"@{what}(name=...), {NAME_BYTES} bytes at most"
         )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise InvalidRequest(f"{what} {chosen} is a generator; return a list, or call one step for each item")

@@ -142,7 +142,7 @@ class Signature:
     def _pack_each(self, form: tuple[Any, ...] | dict[str, Any]) -> bytes:
         """Return the JSON text of arguments, each encoded by its own codec."""
         each = [(name, msgspec.Raw(codec.pack(value))) for name, value, codec in self._each(form)]
-        return PLAIN.encode(dict(each) if isinstance(form, dict) else [raw for _, raw in each])
+        return _joined(form, each)
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return the JSON text of a call: fast, unchecked, enough to compare with the journal.
@@ -357,7 +357,7 @@ class Signature:
                 each = []
             if not each:
                 raise
-        return PLAIN.encode(dict(each) if isinstance(form, dict) else [raw for _, raw in each]).decode()
+        return _joined(form, each).decode()
 
     # -- calls that are equal although their texts are not
 
@@ -414,7 +414,7 @@ class Signature:
             if codec.defaults:
                 packed = PLAIN.encode(without_defaults(value, msgspec.json.decode(packed)))
             each.append((name, msgspec.Raw(packed)))
-        return PLAIN.encode(dict(each) if isinstance(form, dict) else [raw for _, raw in each])
+        return _joined(form, each)
 
     def place_of(self, name: str) -> int | None:
         """Return the position of a parameter, or None if there is none.
@@ -440,3 +440,8 @@ def _json_of(codec: TypeCodec, value: Any) -> bytes:
         packed = codec.pack(read)
         codec.check(read, packed, where)
     return packed
+
+
+def _joined(form: tuple[Any, ...] | dict[str, Any], each: list[tuple[str, msgspec.Raw]]) -> bytes:
+    """Return the JSON text of arguments, in the form that they have, of the texts of each."""
+    return PLAIN.encode(dict(each) if isinstance(form, dict) else [raw for _, raw in each])

@@ -28,7 +28,7 @@ _UNTIL_DONE = """do $$ begin
 exception when undefined_object then null;
 end $$;
 """
-SESSION = f"""{_UNTIL_DONE}set local lock_timeout = '{LOCK_TIMEOUT_MS}ms';
+_SETTINGS = f"""set local lock_timeout = '{LOCK_TIMEOUT_MS}ms';
 set local statement_timeout = 0;
 set local idle_in_transaction_session_timeout = 0;
 set local client_min_messages = warning;
@@ -37,9 +37,10 @@ set local standard_conforming_strings = on;
 set local quote_all_identifiers = off;
 set local search_path = '';
 """
+SESSION = _UNTIL_DONE + _SETTINGS
 LOCKED_SESSION = f"""{_UNTIL_DONE}set local lock_timeout = '{WAIT_FOR_OTHERS}';
 select pg_catalog.pg_advisory_xact_lock({INSTALL_LOCK});
-{SESSION}"""
+{_SETTINGS}"""
 
 LOOSE, INSERTS = "loose statements", "inserted rows"
 _WAIT_FOR_STATEMENTS_S = 10
@@ -186,15 +187,13 @@ def fresh(sources: Sources, *, debug: bool = False) -> tuple[Part, ...]:
         count = next(at for at, step in enumerate(steps, 1) if step.phase == "values")
         parts.append(steps_part("install", steps[:count]))
         steps = steps[count:]
-    if parts:
-        parts[0] = replace(parts[0], segments=(Segment(text=_ONLY_UTF8), *parts[0].segments))
-    segments = [] if parts else [Segment(text=_ONLY_UTF8)]
-    segments += [segment for step in steps for segment in (of_file(step.path), recorded_step(step))]
+    segments = [segment for step in steps for segment in (of_file(step.path), recorded_step(step))]
     segments += [of_file(path) for path in sources.functions(debug=debug)]
     items = read(sources.functions(debug=debug))
     segments += [records(items, sources.migration_steps()), *settings(sources, debug=debug)]
     last = Part(phase="install", segments=tuple(segments), steps=steps, logic=True, finishes=True)
-    return (*parts, last)
+    first, *rest = (*parts, last)
+    return (replace(first, segments=(Segment(text=_ONLY_UTF8), *first.segments)), *rest)
 
 
 def literal(text: str) -> str:

@@ -25,7 +25,7 @@ import msgspec
 from pyengine.core.definitions.callees import CallHandle, CallOptions
 from pyengine.core.definitions.current_run import WorkflowRuntime, scope
 from pyengine.core.definitions.refusals import refuse_no_function
-from pyengine.core.definitions.registry import in_a_thread
+from pyengine.core.definitions.registry import call_plain
 from pyengine.core.definitions.signatures import Signature, signature_of
 from pyengine.core.values.codec import type_codec
 from pyengine.errors import EncodeError, InvalidRequest
@@ -157,7 +157,7 @@ class Memo(Generic[P, R]):
             return cast("Awaitable[R]", self.begin_call(within, args, kwargs, CallOptions()))
         if self.is_async:
             return cast("Awaitable[R]", self.fn(*args, **kwargs))
-        return in_a_thread(self.fn, args, kwargs)
+        return call_plain(self.fn, args, kwargs)
 
     def begin_call(
         self, within: WorkflowRuntime, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions

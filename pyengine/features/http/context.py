@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from pyengine.core.definitions.current_run import within_run
+from pyengine.core.definitions.registry import NAME_BYTES
 from pyengine.core.definitions.retry import Duration, Retry, optional_duration
 from pyengine.core.protocol.rules import HTTP_NAMES_RULES
 from pyengine.core.values.texts import is_text
 from pyengine.errors import InvalidRequest
 from pyengine.features.http.records import HttpResponse, Secret
-from pyengine.features.http.requests import DEFAULT_RETRY, NAME_BYTES, http_request, http_step, name_of
+from pyengine.features.http.requests import DEFAULT_RETRY, http_request, http_step, name_of
 
 
 class ContextHttp:

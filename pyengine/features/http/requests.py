@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from pyengine.core.definitions.current_run import current_step
 from pyengine.core.definitions.definition import StepDef
-from pyengine.core.definitions.registry import make_step
+from pyengine.core.definitions.registry import NAME_BYTES, make_step
 from pyengine.core.definitions.retry import NO_RETRY, Retry
 from pyengine.core.process.own_threads import in_a_thread
 from pyengine.core.values.codec import MAX_PAYLOAD_BYTES, refuse_non_finite, unwritable
@@ -49,7 +49,6 @@ RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 DEFAULT_RETRY = Retry()
 
-NAME_BYTES = 255
 """The longest name of a step."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -8,19 +8,18 @@ it is sent again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyengine.core.client.arguments import Target, input_of, new_id, tags_text, target_of
-from pyengine.core.client.recorded_starts import as_recorded
+from pyengine.core.client.arguments import input_of, new_id, tags_text, target_of
+from pyengine.core.client.recorded_starts import start_or_find
 from pyengine.core.client.run import Run, RunControl, result_codec
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
 from pyengine.core.definitions.registry import Workflow
 from pyengine.core.definitions.retry import Duration, waiting_time
 from pyengine.core.definitions.services import SERVICE, sql_arguments
-from pyengine.errors import InvalidRequest, RunConflict
+from pyengine.errors import InvalidRequest
 from pyengine.features.many_runs.statements import START_MANY
 
 if TYPE_CHECKING:
@@ -89,31 +88,19 @@ class ManyStarts(RunControl):
             tags_text(tags),
             target.definition is not None,
         )
-        row = await self._start_all(conn, target, inputs, (named, keyed), *options)
+
+        async def start(inputs: list[str]) -> Any:
+            many = (target.name, inputs, named, keyed, *options)
+            return await self._transport.first_row(conn, START_MANY, *many)
+
+        if conn is None:
+            ids_and_keys = (named, keyed or [""] * len(inputs))
+            row = await start_or_find(start, self._transport, target, inputs, *ids_and_keys)
+        else:
+            # an error would end the transaction of the caller
+            row = await start(inputs)
         codec = result_codec(target.definition)
         return [Run(self, id, codec, created=created) for id, created in msgspec.json.decode(row["runs"])]
-
-    async def _start_all(
-        self,
-        conn: Any,
-        target: Target,
-        inputs: list[str],
-        names: tuple[list[str], list[str] | None],
-        *options: Any,
-    ) -> Any:
-        """Start the runs, or find those of the same calls, and return the row of `START_MANY`."""
-        start = partial(self._transport.first_row, conn, START_MANY, target.name)
-        try:
-            return await start(inputs, *names, *options)
-        except RunConflict:
-            # an error has ended the transaction of the caller
-            if conn is not None:
-                raise
-            ids, keys = names[0], names[1] or [""] * len(inputs)
-            same = await as_recorded(self._transport, target, inputs, ids, keys)
-            if same is None:
-                raise
-        return await start(same, *names, *options)
 
 
 def _arguments_of(one: object, number: int, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
