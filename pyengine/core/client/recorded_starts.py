@@ -23,8 +23,7 @@ async def start_or_find(
     transport: Transport,
     target: Target,
     inputs: list[str],
-    ids: Sequence[str],
-    keys: Sequence[str],
+    names: tuple[Sequence[str], Sequence[str]],
 ) -> Any:
     """Return the row of a start of new runs, or of those of the same calls.
 
@@ -33,8 +32,7 @@ async def start_or_find(
         transport: the way to the database.
         target: the workflow.
         inputs: JSON texts of arguments.
-        ids: ids of the runs, "" for none.
-        keys: keys of the runs, "" for none.
+        names: ids and keys of the runs, "" for none.
 
     Raises:
         RunConflict: a run with one of the ids or keys is of another call.
@@ -42,19 +40,19 @@ async def start_or_find(
     try:
         return await start(inputs)
     except RunConflict:
-        same = await _as_recorded(transport, target, inputs, ids, keys)
+        same = await _as_recorded(transport, target, inputs, names)
         if same is None:
             raise
     return await start(same)
 
 
 async def _as_recorded(
-    transport: Transport, target: Target, inputs: list[str], ids: Sequence[str], keys: Sequence[str]
+    transport: Transport, target: Target, inputs: list[str], names: tuple[Sequence[str], Sequence[str]]
 ) -> list[str] | None:
     """Return the inputs, each as its run has it if it is the same call; None if that changes none of them."""
     if target.definition is None:
         return None
-    (row,) = await transport.rows(RECORDED_INPUTS, target.name, list(ids), list(keys))
+    (row,) = await transport.rows(RECORDED_INPUTS, target.name, *map(list, names))
     is_same = target.definition.signature.is_same_call
     found = [
         then if then is not None and then != text and is_same(text, then) else text

@@ -140,9 +140,9 @@ _descriptors: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 def close_ended() -> int:
     """Close the sessions of event loops that have ended without closing them; return how many there were."""
-    ended = [conn for conn in list(_descriptors) if conn._loop.is_closed()]
+    ended = [conn for conn in list(_descriptors) if conn._loop.is_closed() and not conn.is_closed()]
     for conn in ended:
-        del _descriptors[conn]
+        _descriptors.pop(conn, None)
         sock = conn._transport.get_extra_info("socket")
         # uvloop closes its sockets with the loop, and their numbers may be those of others by now
         if isinstance(sock, TransportSocket):

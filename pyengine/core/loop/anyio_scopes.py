@@ -10,6 +10,7 @@ callback waits until something else has run.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import sys
 from functools import cache
@@ -33,9 +34,12 @@ def adapt_anyio(deterministic: type) -> None:
 
 @cache
 def _adapt(deterministic: type) -> None:
-    module = import_module(_MODULE)
-    module.CancelScope = _orderly(module.CancelScope, deterministic)  # type: ignore[attr-defined]
-    backend: Any = module.AsyncIOBackend
+    module: Any = import_module(_MODULE)
+    backend = getattr(module, "AsyncIOBackend", None)
+    deliver = inspect.signature(module.CancelScope._deliver_cancellation)
+    if backend is None or "origin" not in deliver.parameters:
+        return  # a version before 4.1 has other scopes, which stay as they are
+    module.CancelScope = _orderly(module.CancelScope, deterministic)
     in_thread = backend.run_sync_in_worker_thread
 
     async def run_sync_in_worker_thread(*args: Any, **options: Any) -> Any:

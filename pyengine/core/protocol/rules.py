@@ -22,5 +22,8 @@ from __future__ import annotations
 RULES = 4
 """The newest rules of replay that this code knows."""
 
+TWO_HASHES_RULES = 4
+"""The first rules by which a call has a second hash, of its text without defaults."""
+
 HTTP_NAMES_RULES = 4
 """The first rules by which a step of `ctx.http` has the name of its request."""

@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from pyengine.core.definitions.signatures import Signature
+from pyengine.core.protocol.rules import TWO_HASHES_RULES
 
-_TWO_SINCE = 4
 _DIGITS = 16
 
 
@@ -41,7 +41,7 @@ class HashedCall(NamedTuple):
             digest: the hash of its text.
             rules: those of the run.
         """
-        if rules < _TWO_SINCE or (text := self._without_defaults()) == self.packed:
+        if rules < TWO_HASHES_RULES or (text := self._without_defaults()) == self.packed:
             return digest
         return self._hash(text) + digest
 

@@ -213,12 +213,15 @@ class CallMatcher:
             return dead
         packed = signature.pack(args, kwargs)
         digest = input_hash(name, packed)
-        called = HashedCall(name.encode() + b"\0", signature, args, kwargs, packed)
+
+        def called() -> HashedCall:
+            return HashedCall(name.encode() + b"\0", signature, args, kwargs, packed)
+
         row = sequence.row()
         match: Match = "agrees"
         if row is None or (
             (row.type, row.name) != (RowType.CHILD_RUN_SCHEDULED, name)
-            or (row.hash != digest and not called.agrees(digest, row.hash))
+            or (row.hash != digest and not called().agrees(digest, row.hash))
         ):
             text = signature.check(args, kwargs, packed)[0]
             workflow.refuse_namesake(self._workflow.home)
@@ -228,7 +231,7 @@ class CallMatcher:
                 name=name,
                 version=workflow.version,
                 queue=queue or workflow.queue,
-                hash=called.to_record(digest, self.run.rules),
+                hash=called().to_record(digest, self.run.rules),
                 param=text,
                 timeout_ms=workflow.deadline_ms if timeout_ms is None else timeout_ms,
                 detached=detached,

@@ -389,7 +389,8 @@ class Codec:
             if len(packed) > self.unchecked_bytes:
                 self.check_size(len(packed), where)
             return codec.check(value, packed, where)[0]
-        except EngineError:
+        except (EngineError, MemoryError):
+            # what there is no memory for now, there may be later
             raise
         except BaseException as error:  # boundary to user code: the classes of a value may do anything
             name = class_name(type(error))

@@ -18,9 +18,12 @@ T = TypeVar("T")
 _DEPTH_MAX = 8
 _PARTS_MAX = 100
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
-# what a class may define to be asked for by us
+# members of a class that run when an error is described
 _ASKED = frozenset(
-    {"__str__", "__repr__", "__getattr__", "__getattribute__", "__notes__", "retryable", "retry_after"}
+    {
+        *("__str__", "__repr__", "__getattr__", "__getattribute__", "__notes__", "__class__", "exceptions"),
+        *("__cause__", "__context__", "__suppress_context__", "__traceback__", "retryable", "retry_after"),
+    }
 )
 _base: dict[str, Any] = dict(vars(BaseException))
 _type: dict[str, Any] = dict(vars(type))
@@ -151,7 +154,7 @@ def runs_code(error: BaseException) -> bool:
         if not all(_is_data(value, members) for value in held) or slots_of(type(one)):
             return True
         todo += members
-        if seen <= _DEPTH_MAX and (cause := cause_of(one)) is not None:
+        if (cause := cause_of(one)) is not None:
             todo.append(cause)
     return False
 

@@ -15,8 +15,8 @@ from typing import Any, get_type_hints
 import msgspec
 
 from pyengine.core.annotations import annotated_names
-from pyengine.core.values.error_access import RECORDED, arguments_of, asked, attributes_of, dict_of, is_a
-from pyengine.core.values.error_values import clean, declared, shown
+from pyengine.core.values.error_access import RECORDED, arguments_of, asked, dict_of, is_a
+from pyengine.core.values.error_values import clean, declared, is_writable, shown
 from pyengine.core.values.pydantic_models import read_unknown
 from pyengine.errors import EngineError
 
@@ -95,7 +95,7 @@ def _read(value: Any, hint: Any) -> Any:
 
 def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
     """Return the attributes of an error as plain JSON; declared ones are encoded by their type."""
-    values = {name: one for name, one in attributes_of(error).items() if name != RECORDED}
+    values = {name: one for name, one in dict_of(error).items() if name != RECORDED}
     fields = asked(lambda: frozenset(getattr(type(error), "__dataclass_fields__", ())), frozenset[str]())
     for name in fields - values.keys():
         value = asked(partial(getattr, error, name), fields)
@@ -112,7 +112,7 @@ def _attributes(error: BaseException, lossy: list[str]) -> dict[str, Any]:
 
 def plain(value: Any, lossy: list[str], depth: int = 0) -> Any:
     """Return a plain JSON value; one that is none is replaced by its `repr` and listed in `lossy`."""
-    if value is None or type(value) in (bool, int):
+    if value is None or type(value) is bool or (type(value) is int and is_writable(value)):
         return value
     if type(value) is float and math.isfinite(value):
         return value

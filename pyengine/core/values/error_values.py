@@ -25,6 +25,8 @@ from pyengine.core.values.error_access import asked, class_name
 from pyengine.core.values.pydantic_models import write_unknown
 
 MAX_DEPTH = 8
+# some hundred digits less than Python writes
+_BITS_MAX = 13_000
 _TYPE, _VALUE = "$type", "value"
 DECLARED = "declared"
 """The type of a part that only the annotation of its attribute can read."""
@@ -72,7 +74,9 @@ class PartWriter:
     def write(self, value: Any, depth: int = 0) -> Any:
         """Return a part as plain JSON."""
         kind = type(value)
-        if value is None or kind in (bool, int) or (kind is float and math.isfinite(value)):
+        if value is None or kind is bool or (kind is float and math.isfinite(value)):
+            return value
+        if kind is int and is_writable(value):
             return value
         if kind is str and clean(value) == value:
             return value
@@ -118,13 +122,18 @@ class PartWriter:
         if isinstance(value, str):
             text = str.__str__(value)
             return text if clean(text) == text else self._lose(value)
-        if isinstance(value, int):
+        if isinstance(value, int) and is_writable(int.__int__(value)):
             return int.__int__(value)
         return self._lose(value)
 
     def _lose(self, value: Any) -> str:
         self.lost = True
         return shown(value)
+
+
+def is_writable(value: int) -> bool:
+    """Whether a number can be written in decimal: Python refuses more than some thousand digits."""
+    return value.bit_length() <= _BITS_MAX
 
 
 def is_declared(value: Any) -> bool:

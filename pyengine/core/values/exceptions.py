@@ -7,8 +7,8 @@ attributes and what Python keeps of the error (error_values.py), `lost` names at
 only, and `origin` is where it was raised: run, step, attempt, worker, file, line. Decoding never runs an
 unknown `__init__` (error_building.py), and only knows classes that are registered or in a module that is
 imported already. An error whose class is not known, or cannot be made, becomes one of the nearest class that
-it derives from, else a `RemoteError` with all its fields. Encoding never fails; of an error over the size
-limit only class, message and traceback remain, cut short.
+it derives from, else a `RemoteError` with all its fields. Encoding never fails. Of an error over the size
+limit large parts are left out; if that is not enough, only class, message and traceback remain, cut short.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _MAX_DEPTH = 8
 _PARTS_DEPTH = 4  # an error that is a part of another one carries none itself from here on
 _WARNED_MAX = 1000
 _SECOND_FORM = 4  # the rules since which errors have it
-_BOTH_FORMS: dict[type, type[BaseException]] = {errors.StepTimeout: StepTimedOut}
+_SECOND_FORM_CLASSES: dict[type, type[BaseException]] = {errors.StepTimeout: StepTimedOut}
 
 
 def error_kind(error: object) -> ErrorKind:
@@ -156,6 +156,17 @@ def _kind_of_record(record: object) -> ErrorKind:
     return _NAMED.get(name, "UserError") if isinstance(name, str) else "Uncategorized"
 
 
+class _Parts(typing.NamedTuple):
+    """The parts of an error in the second form of its record, as `make` takes them."""
+
+    args: list[Any]
+    data: dict[str, Any]
+    fields: dict[str, Any]
+    declared: frozenset[str]
+    lost: frozenset[str]
+    members: list[BaseException]
+
+
 class ExceptionCodec:
     """Encodes and decodes exceptions.
 
@@ -190,7 +201,9 @@ class ExceptionCodec:
         record = asked(lambda: _describe(error, 0, form), None) or _bare(error)
         if origin and "origin" not in record:
             record["origin"] = self._origin(error, origin)
-        packed = msgspec.json.encode(record)
+        packed = asked(lambda: msgspec.json.encode(record), b"")
+        if not packed:
+            return self.unseen(error, "an error that cannot be written as JSON", **origin)
         if len(packed) > self._max_bytes and form == 2:
             packed = msgspec.json.encode(lightened(record, self._max_bytes // 8))
         if len(packed) > self._max_bytes or is_deep(packed):
@@ -253,13 +266,16 @@ class ExceptionCodec:
             members = [self._build(one) for one in record.get("exceptions") or ()]
             return None if cls is None else rebuilt(cls, record, members)
         names, why = [[record.get("module"), record.get("type")], *(record.get("bases") or ())], ""
+        parts: _Parts | None = None
         for module, name in names:
             cls = found_class(self._classes, str(module), str(name))
             if cls is None:
                 why = why or "its class is not known here"
                 continue
             try:
-                error = self._made(cls, record)
+                # once for all classes: the members of a group may be groups themselves
+                parts = parts or self._parts(record)
+                error = _made(cls, record, parts)
             except (Unfit, ValueError) as problem:
                 why = why or str(problem)
                 continue
@@ -270,29 +286,22 @@ class ExceptionCodec:
         self._warn(names[0], "pyengine.RemoteError", why)
         return None
 
-    def _made(self, cls: type[BaseException], record: dict[str, Any]) -> BaseException:
-        """Return the error of a record as one of a class.
+    def _parts(self, record: dict[str, Any]) -> _Parts:
+        """Return what a record holds of its error.
 
         Raises:
-            Unfit, ValueError: it cannot be made.
+            ValueError: it holds something that cannot be read.
         """
         lost = frozenset(record.get("lost") or ())
         data = {name: one for name, one in (record.get("data") or {}).items() if name not in lost}
-        read = {name: read_part(one, self._build) for name, one in data.items()}
-        error = make(
-            _BOTH_FORMS.get(cls, cls),
-            [read_part(one, self._build) for one in record.get("args", [record.get("message")])],
-            read,
-            {name: read_part(one, self._build) for name, one in (record.get("fields") or {}).items()},
+        return _Parts(
+            args=[read_part(one, self._build) for one in record.get("args", [record.get("message")])],
+            data={name: read_part(one, self._build) for name, one in data.items()},
+            fields={name: read_part(one, self._build) for name, one in (record.get("fields") or {}).items()},
             declared=frozenset(name for name, one in data.items() if is_declared(one)),
             lost=lost,
             members=[self._build(one) for one in record.get("exceptions") or ()],
         )
-        message, is_plain = record.get("message"), type(error).__str__ is BaseException.__str__
-        if record.get("lossy") and is_plain and error_message(error) != message:
-            # the text was made of arguments that were lost
-            set_arguments(error, (message,))
-        return error
 
     def _warn(self, recorded: list[Any], became: str, why: str) -> None:
         """Log, once for each class, that its errors come back as another one."""
@@ -316,6 +325,28 @@ class ExceptionCodec:
         # StopIteration cannot be raised into a coroutine
         usable = isinstance(found, type) and issubclass(found, Exception) and found is not StopIteration
         return found if usable else None
+
+
+def _made(cls: type[BaseException], record: dict[str, Any], parts: _Parts) -> BaseException:
+    """Return the error of a record as one of a class.
+
+    Raises:
+        Unfit, ValueError: it cannot be made.
+    """
+    error = make(
+        _SECOND_FORM_CLASSES.get(cls, cls),
+        list(parts.args),
+        dict(parts.data),
+        dict(parts.fields),
+        declared=parts.declared,
+        lost=parts.lost,
+        members=list(parts.members),
+    )
+    message, is_plain = record.get("message"), type(error).__str__ is BaseException.__str__
+    if record.get("lossy") and is_plain and error_message(error) != message:
+        # the text was made of arguments that were lost
+        set_arguments(error, (message,))
+    return error
 
 
 def _remote(record: dict[str, Any], cause: BaseException | None) -> RemoteError:
@@ -354,7 +385,8 @@ def _bare(error: BaseException, why: str = "an error that raises when it is look
 def _describe(error: BaseException, depth: int, form: int, *, fold: bool = False) -> dict[str, Any]:
     kept = recorded_of(error)
     if form == 2 and kept is not None and kept.record is not None:
-        return kept.record
+        # the caller adds to it
+        return dict(kept.record)
     if is_a(error, RemoteError):
         return _describe_remote(typing.cast("RemoteError", error), depth, form)
     cls = type(error)
@@ -382,7 +414,9 @@ def _add_parts(record: dict[str, Any], error: BaseException, depth: int) -> bool
     record["args"] = [parts.write(arg) for arg in own_arguments(error)]
     is_lossy, lost = parts.lost, []
     cls = type(error)
-    declares = asked(lambda: declared_names(cls), frozenset[str]())
+    declares = frozenset[str]().union(
+        *(asked(partial(declared_names, one), frozenset[str]()) for one in classes_of(cls))
+    )
     data: dict[str, Any] = {}
     for name, value in attributes_of(error).items():
         if name == RECORDED or clean(name) != name:
@@ -395,19 +429,18 @@ def _add_parts(record: dict[str, Any], error: BaseException, depth: int) -> bool
                 data[name], parts.lost = as_declared(written), False
         if parts.lost:
             lost.append(name)
-    fields = {name: parts.write(one) for name, one in fields_of(error).items() if not _is_lost(parts, one)}
+    fields: dict[str, Any] = {}
+    for name, value in fields_of(error).items():
+        parts.lost = False
+        written = parts.write(value)
+        if not parts.lost:
+            fields[name] = written
     found: dict[str, Any] = {"data": data, "fields": fields, "lost": lost}
     if class_module(cls) != "builtins":
         found["bases"] = bases_of(cls)
     record |= {name: one for name, one in found.items() if one}
     record["form"] = 2
     return is_lossy or bool(lost)
-
-
-def _is_lost(parts: PartWriter, value: Any) -> bool:
-    parts.lost = False
-    parts.write(value)
-    return parts.lost
 
 
 def _describe_remote(error: RemoteError, depth: int, form: int) -> dict[str, Any]:

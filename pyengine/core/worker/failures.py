@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
+from math import inf
 
 from pyengine.core.definitions.retry import Randomness, policy_text
 from pyengine.core.process import clock
@@ -61,7 +61,13 @@ class Failures:
             self._post(AttemptEnded(attempt, self.outcome(attempt, error)))
             return
         attempt.returned_s = clock.monotonic()
-        waits = True
+        waits, began_s = True, inf
+        timer: clock.Timer
+
+        def describe() -> StepOutcome:
+            nonlocal began_s
+            began_s = clock.monotonic()
+            return self.outcome(attempt, error)
 
         def done(outcome: StepOutcome | None, fault: BaseException | None) -> None:
             nonlocal waits
@@ -73,6 +79,12 @@ class Failures:
                 self._post(AttemptEnded(attempt, outcome))
 
         def give_up() -> None:
+            nonlocal timer
+            now_s = clock.monotonic()
+            if now_s < (due_s := min(began_s, now_s) + LOOK_S) and not self._threads.exhausted:
+                # the time in which it waited for a thread does not count
+                timer = clock.call_at(due_s, give_up)
+                return
             logger.warning(
                 "the error of step %s of run %s is recorded without its text: a look at it does not end",
                 attempt.call.name,
@@ -81,7 +93,7 @@ class Failures:
             self._threads.leave_behind(job)
             done(self._unseen(attempt, error, f"an error at which a look takes more than {LOOK_S:g} s"), None)
 
-        job = self._threads.submit(partial(self.outcome, attempt, error), done)
+        job = self._threads.submit(describe, done)
         timer = clock.call_later(LOOK_S, give_up)
 
     def outcome(self, attempt: Attempt, error: BaseException) -> StepOutcome:

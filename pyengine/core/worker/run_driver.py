@@ -224,7 +224,9 @@ class RunDriver:
                 step=call.name,
                 hint="find out what it did, and go on from there in the workflow",
             )
-            text = self._codec.encode_error(error, run=run.info.id, step=call.name, attempt=call.attempt)
+            text = self._codec.encode_error(
+                error, rules=run.info.rules, run=run.info.id, step=call.name, attempt=call.attempt
+            )
             outcome = step_outcome(call, error=text)
             run_log.attempt_failed(run.info, outcome, self.now_ms())
             live.outcomes.append(outcome)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyengine.core.client.arguments import input_of, new_id, tags_text, target_of
+from pyengine.core.client.arguments import Target, input_of, new_id, tags_text, target_of
 from pyengine.core.client.recorded_starts import start_or_find
 from pyengine.core.client.run import Run, RunControl, result_codec
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
@@ -88,19 +88,28 @@ class ManyStarts(RunControl):
             tags_text(tags),
             target.definition is not None,
         )
-
-        async def start(inputs: list[str]) -> Any:
-            many = (target.name, inputs, named, keyed, *options)
-            return await self._transport.first_row(conn, START_MANY, *many)
-
-        if conn is None:
-            ids_and_keys = (named, keyed or [""] * len(inputs))
-            row = await start_or_find(start, self._transport, target, inputs, *ids_and_keys)
-        else:
-            # an error would end the transaction of the caller
-            row = await start(inputs)
+        row = await self._start_all(conn, target, inputs, (named, keyed), *options)
         codec = result_codec(target.definition)
         return [Run(self, id, codec, created=created) for id, created in msgspec.json.decode(row["runs"])]
+
+    async def _start_all(
+        self,
+        conn: Any,
+        target: Target,
+        inputs: list[str],
+        names: tuple[list[str], list[str] | None],
+        *options: Any,
+    ) -> Any:
+        """Start the runs, or find those of the same calls, and return the row of `START_MANY`."""
+
+        async def start(inputs: list[str]) -> Any:
+            return await self._transport.first_row(conn, START_MANY, target.name, inputs, *names, *options)
+
+        # an error has ended the transaction of the caller
+        if conn is not None:
+            return await start(inputs)
+        ids, keys = names
+        return await start_or_find(start, self._transport, target, inputs, (ids, keys or [""] * len(inputs)))
 
 
 def _arguments_of(one: object, number: int, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

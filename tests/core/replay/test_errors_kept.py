@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pyengine import RemoteError, StepTimeout
-from pyengine.core.values.error_access import attributes_of
+from pyengine.core.values.error_access import attributes_of, runs_code
 from pyengine.core.values.exceptions import MAX_ERROR_BYTES, ExceptionCodec
 
 
@@ -258,3 +258,83 @@ def test_a_large_part_costs_no_more_than_the_limit() -> None:
     back = ExceptionCodec().decode(text)
     assert isinstance(back, subprocess.CalledProcessError) and back.returncode == 1
     assert not hasattr(back, "output")
+
+
+class Held(Exception):
+    __slots__ = ("conn",)
+
+    def __init__(self) -> None:
+        super().__init__("held")
+        self.conn = object()
+
+
+class Declaring(Exception):
+    part: Part
+
+    def __init__(self, part: Part) -> None:
+        super().__init__("declared")
+        self.part = part
+
+
+class Derived(Declaring):
+    pass
+
+
+@dataclass
+class Part:
+    n: int
+
+
+def test_the_first_form_has_no_slots() -> None:
+    """A slot that no journal keeps makes no other class of an error in a run of the first rules."""
+    codec = ExceptionCodec()
+    assert type(codec.decode(codec.encode(Held(), rules=3))) is Held
+
+
+def test_attributes_of_base_classes_are_declared_too() -> None:
+    """They come back by the annotation of the class that has it."""
+    codec = ExceptionCodec()
+    error = codec.decode(codec.encode(Derived(Part(3))))
+    assert type(error) is Derived and error.part == Part(3)
+
+
+@pytest.mark.parametrize("rules", [3, None])
+def test_a_number_that_python_does_not_write(rules: int | None) -> None:
+    """Encoding goes on, whatever arguments and attributes hold."""
+    error = ValueError(10**5000, 2**4000)
+    error.size = [10**5000]  # type: ignore[attr-defined]
+    codec = ExceptionCodec()
+    found = codec.decode(codec.encode(error, rules=rules))
+    assert isinstance(found, ValueError) and 2**4000 in codec.decode(codec.encode(KeyError(2**4000))).args
+
+
+def test_an_error_that_is_recorded_twice_is_of_both_places() -> None:
+    """What came back as its base class is handed on as it was, with the place where it is recorded again."""
+    codec = ExceptionCodec()
+    kept = codec.decode(codec.encode(Needy(object())))
+    assert type(kept) is Base
+    places = [json.loads(codec.encode(kept, step=step))["origin"]["step"] for step in ("a", "b")]
+    assert places == ["a", "b"]
+
+
+def test_where_code_of_users_runs() -> None:
+    """It is found behind a long row of causes, and in a class that hides what it is."""
+    error: BaseException = Talking()
+    for n in range(12):
+        outer = ValueError(n)
+        outer.__cause__ = error
+        error = outer
+    assert runs_code(error)
+    assert runs_code(Masked())
+    assert not runs_code(ValueError("plain"))
+
+
+class Talking(Exception):
+    def __str__(self) -> str:
+        return "talks"
+
+
+class Masked(Exception):
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return ValueError

@@ -394,3 +394,33 @@ def test_an_answer_of_another_type_is_refused_at_the_door(conn: Connection, cloc
         ask(conn, (doors[door], ("r.0", '{"by": "Ada", "ok": true}')))
     assert ask(conn, ("select state from durable._promises where id = 'r.0'", ())) == ("resolved",)
     ask(conn, ("select durable.reject('r.1', '7')", ()))
+
+
+def test_a_fenced_answer_is_checked_too(conn: Connection, clock: Clock) -> None:
+    """A task that settles under its lease passes the same door."""
+    held = begin_run(conn, "r")
+    take_turn(
+        conn, "W", report(held, commands=[promise(0) | {"param": TYPED}], end=suspend(0), seen=held.next)
+    )
+    ask(conn, create("t", target="g"))
+    ask(conn, acquire("t"))
+    fenced = (
+        "select state from durable.task_fence_settle('t', 1, 'r.0', 'resolved', %s, '{\"codec\": \"json\"}')"
+    )
+    assert refusal(conn, (fenced, ("7",))) == "WF004"
+    assert ask(conn, (fenced, ('{"by": "Ada", "ok": true}',))) == ("resolved",)
+
+
+@pytest.mark.parametrize(
+    "value", ['{"by": "a\\u0000", "ok": 1}', '{"by": 1e400000, "ok": 1}'], ids=["NUL", "number"]
+)
+def test_an_answer_that_the_server_cannot_look_into_is_left_to_its_reader(
+    conn: Connection, value: str
+) -> None:
+    """It is JSON all the same, and no text of another codec."""
+    held = begin_run(conn, "r")
+    take_turn(
+        conn, "W", report(held, commands=[promise(0) | {"param": TYPED}], end=suspend(0), seen=held.next)
+    )
+    settles = "select state from durable.promise_settle('r.0', 'resolved', %s, '{\"codec\": \"json\"}')"
+    assert ask(conn, (settles, (value,))) == ("resolved",)

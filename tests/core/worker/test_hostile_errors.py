@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -175,6 +176,38 @@ def test_a_look_that_does_not_end(
     finally:
         go_on.set()
     assert caplog.text.count("a look at it does not end") == 2
+
+
+def test_an_error_that_waits_for_a_thread_keeps_its_text(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind one at which a look hangs: only its own look counts."""
+    monkeypatch.setattr(failures, "LOOK_S", 0.2)
+    monkeypatch.setattr(failures, "_THREADS", 1)
+    go_on = threading.Event()
+
+    class Hanging(Exception):
+        def __str__(self) -> str:
+            go_on.wait()
+            return "late"
+
+    class Speaking(Exception):
+        def __str__(self) -> str:
+            return "fine"
+
+    app = App(dsn)
+
+    @app.step
+    async def fail(error: str) -> None:
+        raise {"hanging": Hanging, "speaking": Speaking}[error]
+
+    @app.workflow
+    async def go() -> list[str]:
+        errors = await asyncio.gather(fail("hanging"), fail("speaking"), return_exceptions=True)
+        return [str(error).rpartition(": ")[2] for error in errors]
+
+    try:
+        assert app.run(go) == ["an error at which a look takes more than 0.2 s", "fine"]
+    finally:
+        go_on.set()
 
 
 class Odd(dict[str, int]):

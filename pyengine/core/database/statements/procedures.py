@@ -277,7 +277,9 @@ START_FRESH = Procedure(
 )
 
 START_WITHIN = Procedure(
-    signature="the same inside a caller's transaction, which sends the hint when it commits",
+    signature=(
+        f"({', '.join(StartRequest._fields)}) -> (id, created), within a caller's transaction, with its hint"
+    ),
     sql=(
         "select s.id, s.created, "
         "case when s.created then durable._hint('durable_ready', durable._now_ms()) end "
@@ -300,7 +302,9 @@ SIGNAL = Procedure(
 )
 
 SIGNAL_WITHIN = Procedure(
-    signature="the same inside a caller's transaction, which sends the hint when it commits",
+    signature=(
+        "(run, name, payload, key) -> (delivery, created), within a caller's transaction, with its hint"
+    ),
     sql=(
         "select s.delivery, s.created, case when s.created then durable._hint("
         "case when s.woken then 'durable_ready' else 'durable_settled' end, durable._now_ms()) end "

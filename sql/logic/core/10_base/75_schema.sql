@@ -39,7 +39,7 @@ $$;
 comment on function durable._schema_types(jsonb) is 'The JSON types that one alternative of a schema allows; empty for any.';
 
 create or replace function durable._schema_fault(p_schema jsonb, p_value json)
-returns text language plpgsql immutable parallel safe
+returns text language plpgsql immutable
 as $$
 declare
   v_type text := json_typeof(p_value);
@@ -61,6 +61,9 @@ begin
     when v_fits is distinct from false then null
     when v_missing is not null then format('lacks %s', v_missing)
     else format('is of type %s, not %s', v_type, v_types) end;
+exception when untranslatable_character then
+  -- an escape that no text of the server can be: the reader of the value checks it
+  return null;
 end
 $$;
 comment on function durable._schema_fault(jsonb, json) is

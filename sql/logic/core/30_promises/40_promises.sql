@@ -270,7 +270,10 @@ begin
   end if;
   v_value := coalesce(case when durable._is_plain(p_value_headers) then p_value_data
                            else durable._from_envelope(p_value_data) end, 'null');
-  return durable._schema_fault(durable._json(v_type), durable._json(v_value)::json);
+  return durable._schema_fault(durable._json(v_type), v_value::json);
+exception when invalid_text_representation then
+  -- a text of another codec
+  return durable._schema_fault(durable._json(v_type), to_json(v_value));
 end
 $$;
 comment on function durable._answer_fault(text, text, text, jsonb) is

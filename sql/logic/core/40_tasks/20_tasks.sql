@@ -509,6 +509,7 @@ begin
   end if;
   perform durable._check_verdict(p_promise_id, p_state, p_value_data);
   perform durable._check_no_live_run(p_promise_id);
+  perform durable._check_answer(p_promise_id, p_state, p_value_data, p_value_headers);
   perform durable._lock_fenced(p_id, p_promise_id);
   v_now := durable._now_ms();
   perform durable._check_lease(p_id, p_version, v_now);

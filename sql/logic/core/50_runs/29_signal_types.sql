@@ -3,7 +3,7 @@
 -- checked where it is known, in Python.
 
 create or replace function durable._signal_fault(p_signals jsonb, p_name text, p_payload text)
-returns text language plpgsql immutable parallel safe
+returns text language plpgsql immutable
 as $$
 declare
   v_schema jsonb := p_signals -> 'types' -> p_name;
