@@ -45,6 +45,7 @@ def test_a_snapshot_is_made_once(scope: Connection) -> None:
     ) == ("exec",)
     assert ask(scope, ("select durable._parents_of(%s)", (commit,)))[0]
     assert refused(scope, CREATE, name) == "WF003"
+    assert refused(scope, CREATE, None) == "WF004"
     assert refused(scope, "select durable.snapshot_create('nowhere')") == "WF001"
 
 

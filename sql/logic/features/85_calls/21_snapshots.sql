@@ -17,6 +17,9 @@ create or replace function durable.snapshot_create(scope text, uuid uuid default
 returns table (ref text, commit_id bytea) language plpgsql volatile
 as $$
 begin
+  if $2 is null then
+    perform durable._fail_invalid('A snapshot is named by a UUID; leave it out for a new one.');
+  end if;
   ref := 'exec/' || $2;
   commit_id := durable._put_snapshot($1);
   insert into durable._refs (created_at, commit_id, name, kind)
