@@ -119,6 +119,11 @@ class DeterministicLoop(_EventLoop):
         """Tasks that are not done, in the order in which they were made."""
         return tuple(task for task in self._tasks if not task.done())
 
+    @property
+    def other_tasks(self) -> tuple[DeterministicTask, ...]:
+        """Tasks that are not done, if there was one beside the first: asked at the end of each run."""
+        return self.pending_tasks if self._tasks[1:] else ()
+
     def advance_to(self, time_s: float) -> None:
         """Move virtual time to time_s seconds after the start, never back."""
         self._time_s = max(self._time_s, time_s)

@@ -62,9 +62,10 @@ class DeterministicFuture(asyncio.Future[Any]):
 class DeterministicTask(asyncio.Task[Any]):
     """A task that hashes by a counter, not by its address, and that shields defer cancellations of."""
 
-    __slots__ = ("_deferred", "_initial_shield", "_raised", "order", "shield")
+    __slots__ = ("_deferred", "_initial_shield", "_raised", "goes_on", "order", "shield")
     order: int
     shield: Shield | None
+    goes_on: bool  # code has given up waiting for it, as `ctx.first` does with those that lose
     _must_cancel: bool
 
     def __init__(self, coro: Any, order: int, **options: Any) -> None:
@@ -72,6 +73,7 @@ class DeterministicTask(asyncio.Task[Any]):
         self._initial_shield = self.shield = shield_in(options.get("context"))
         self._deferred: list[tuple[Shield | None, Any]] = []
         self._raised = 0
+        self.goes_on = False
         super().__init__(coro, **options)
 
     def cancel(self, msg: Any = None) -> bool:
@@ -86,6 +88,11 @@ class DeterministicTask(asyncio.Task[Any]):
                 self._deferred.append((source, msg))
                 return reaches(source, self._initial_shield)
         return super().cancel(msg)
+
+    def remove_done_callback(self, fn: Any, /) -> int:
+        """Remove a callback: code has waited for it, and gives up."""
+        self.goes_on = True
+        return super().remove_done_callback(fn)
 
     @property
     def has_deferred_cancel(self) -> bool:

@@ -345,6 +345,22 @@ class CallSequence:
         ).problem()
         self.die()
 
+    def halt_at_missing_call(self, main: asyncio.Task[Any] | None) -> None:
+        """Halt: the journal holds a call that the code did not make, though every row was applied.
+
+        Args:
+            main: the workflow's own task, if it began.
+        """
+        if main is None:
+            return
+        history, row = self.history, self.unmatched_operation()
+        if self.next_child <= history.max_child:
+            child = min(n for n in (*history.allocated, *history.open_receives) if n >= self.next_child)
+            row = history.allocated.get(child)
+        else:
+            child = 0 if row is None else row.child or 0
+        self.halt(_describe_end(main), row, child=child)
+
 
 def _place_of_code() -> str:
     """Return file and line of the code of the workflow that makes a call now."""
@@ -354,7 +370,7 @@ def _place_of_code() -> str:
     return "unknown" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def describe_end(main: asyncio.Task[Any]) -> str:
+def _describe_end(main: asyncio.Task[Any]) -> str:
     """Return how code ended that made fewer calls than the journal holds.
 
     Args:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 from pyengine.core.definitions.current_run import RunInfo
 from pyengine.core.loop.awaitables import Call
+from pyengine.core.loop.futures import DeterministicTask
 from pyengine.core.loop.several import WaitForSeveral
 
 
@@ -51,6 +52,14 @@ class UnawaitedCalls:
             unread: its calls that were complete before any code waited for them.
             waits: its waits for several calls that no code has awaited, in a list of their own.
             ended: its code has returned; else it is suspended.
+        """
+
+    def warn_of_tasks(self, run: RunInfo, tasks: Sequence[DeterministicTask]) -> None:
+        """Warn of the tasks that are not done, and that nothing waits for, where the code has ended.
+
+        Args:
+            run: the run.
+            tasks: its tasks that are not done.
         """
 
     def hint(self, error: BaseException) -> str | None:

@@ -42,7 +42,6 @@ from pyengine.core.replay import run_log
 from pyengine.core.replay.advance import Advance, StepCall
 from pyengine.core.replay.asks import Asks
 from pyengine.core.replay.call_matcher import CallMatcher, ContinueAsNewRequest
-from pyengine.core.replay.call_sequence import describe_end
 from pyengine.core.replay.cancellation import REPEATS_MAX, Cancellation
 from pyengine.core.replay.completions import complete, fire_at_ms
 from pyengine.core.replay.divergence import refusal
@@ -236,7 +235,7 @@ class Replay:
         if self._sequence.dead and self._sequence.swallows_at is not None:
             return Cancelled()
         if not waits and self._sequence.misses_calls:
-            self._halt_at_missing_call()
+            self._sequence.halt_at_missing_call(self._main)
         if self._sequence.problem is not None:
             return self._halted()
         main = self._main
@@ -247,6 +246,8 @@ class Replay:
             if isinstance(end, Complete) and (self._unread or self._sequence.calls):
                 several = self._sequence.unawaited_waits
                 self._unawaited.warn(self.run, self._sequence.calls, self._unread, several, ended=True)
+            if isinstance(end, Complete) and (tasks := self._loop.other_tasks):
+                self._unawaited.warn_of_tasks(self.run, tasks)
             return end
         return self._stuck_in_transaction() if waits else self._suspend()
 
@@ -360,19 +361,6 @@ class Replay:
     def _halted(self) -> Halt | None:
         problem = self._sequence.problem
         return None if problem is None else Halt(problem=problem)
-
-    def _halt_at_missing_call(self) -> None:
-        """Halt: the journal holds a call that the code did not make, though every row was applied."""
-        sequence, history = self._sequence, self._history
-        if self._main is None:
-            return
-        row = sequence.unmatched_operation()
-        if sequence.next_child <= history.max_child:
-            child = min(n for n in (*history.allocated, *history.open_receives) if n >= sequence.next_child)
-            row = history.allocated.get(child)
-        else:
-            child = 0 if row is None else row.child or 0
-        sequence.halt(describe_end(self._main), row, child=child)
 
     def _result(self, main: DeterministicTask) -> End:
         if main.cancelled():

@@ -16,10 +16,11 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from types import CodeType
-from typing import Final
+from typing import Any, Final
 
 from pyengine.core.definitions.current_run import RunInfo
 from pyengine.core.loop.awaitables import Call, ReceiveCall, TimedReceive, UnreadCall
+from pyengine.core.loop.futures import DeterministicTask
 from pyengine.core.loop.several import WaitForSeveral
 from pyengine.core.replay.extensions import UnawaitedCalls
 from pyengine.core.values.exceptions import only_error
@@ -69,11 +70,8 @@ class _Unawaited(UnawaitedCalls):
         calls: list[Call | WaitForSeveral] = [*_pending(pending, ended=ended), *_unread(unread, ended=ended)]
         for call in (*calls, *_waits(waits, ended=ended)):
             made_at, call.made_at = call.made_at, None
-            if made_at is None or made_at in _reported:
+            if made_at is None or not _is_first_report(made_at):
                 continue
-            if len(_reported) >= _PLACES_MAX:
-                _reported.clear()
-            _reported.add(made_at)
             name, instead = call.name, f"`await {call.spelling}`"
             if call.kind == "child run":
                 instead += f", or `ctx.start({name}, ...)` if nothing waits for it"
@@ -92,6 +90,35 @@ class _Unawaited(UnawaitedCalls):
                 },
             )
 
+    def warn_of_tasks(self, run: RunInfo, tasks: Sequence[DeterministicTask]) -> None:
+        """Warn of the tasks that are not done, and that nothing waits for, where the code has ended.
+
+        Args:
+            run: the run.
+            tasks: its tasks that are not done.
+        """
+        for task in tasks:
+            coro: Any = task.get_coro()
+            made_at = getattr(coro, "made_at", None)
+            if (frame := getattr(coro, "cr_frame", None)) is not None:
+                made_at = (frame.f_code, frame.f_lasti)
+            if made_at is None or task.goes_on or task._callbacks:
+                continue
+            if not (place := _place(made_at)) or not _is_first_report(made_at):
+                continue  # without a place it is a task of ours
+            name = getattr(coro, "__qualname__", "") or getattr(coro, "name", "")
+            logger.warning(
+                f"run {run.id}: the task of {name}{place.rstrip(',')} was not done when the workflow ended, "
+                "and nothing awaited it, so the rest of it is lost; write `await task`, or begin it in an "
+                "asyncio.TaskGroup",
+                extra={
+                    "event": "workflow_unawaited_task",
+                    "run": run.id,
+                    "workflow": run.workflow,
+                    "queue": run.queue,
+                },
+            )
+
     def hint(self, error: BaseException) -> str | None:
         """Return the alternative, for an error of code that used a call in place of its result; else None."""
         error = only_error(error) or error
@@ -102,6 +129,16 @@ class _Unawaited(UnawaitedCalls):
         call = getattr(error, "obj", None)
         name = f"{call.kind} {call.name}" if isinstance(call, Call) else "a step or child run"
         return f"hint: {name} was called and not awaited: write await before the call"
+
+
+def _is_first_report(place: tuple[CodeType, int]) -> bool:
+    """Whether a place in the code is reported for the first time."""
+    if place in _reported:
+        return False
+    if len(_reported) >= _PLACES_MAX:
+        _reported.clear()
+    _reported.add(place)
+    return True
 
 
 def _raised_in(error: BaseException) -> CodeType | None:

@@ -382,6 +382,41 @@ def test_row_18_a_step_calls_a_step_or_a_workflow(dsn: str, caplog: pytest.LogCa
     ]
 
 
+def test_row_10_a_task_that_is_never_awaited(caplog: pytest.LogCaptureFixture) -> None:
+    """A workflow that returns before its task is done says so once, with file and line; one that awaits it,
+    or gave up waiting in ctx.first, says nothing."""
+
+    async def helper() -> None:
+        await greet("a")
+
+    async def of_a_step() -> str:
+        asyncio.create_task(greet("a"))  # noqa: RUF006
+        return "done"
+
+    async def of_a_helper() -> str:
+        asyncio.create_task(helper())  # noqa: RUF006
+        return "done"
+
+    async def awaited() -> str:
+        task = asyncio.create_task(helper())
+        await asyncio.gather(task)
+        return "done"
+
+    async def lost_a_race() -> str:
+        await ctx.first(helper(), ctx.sleep(0))
+        return "done"
+
+    for code, said in ((of_a_step, 1), (of_a_step, 0), (of_a_helper, 1), (awaited, 0), (lost_a_race, 0)):
+        caplog.clear()
+        run = MemoryRun(workflow(code))
+        while run.open and not run.warm.finished:
+            run.complete(max(run.open), "x")
+        assert run.value == "done"
+        told = [one.message for one in caplog.records if "nothing awaited it" in one.message]
+        assert len(told) == said
+        assert all("test_annex_1.py, line " in one and "the task of " in one for one in told)
+
+
 # -- rows 19, 20, 22: I/O in a workflow
 
 
