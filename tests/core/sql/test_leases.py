@@ -140,6 +140,7 @@ def test_heartbeat_of_a_worker(conn: Connection, clock: Clock) -> None:
     held = [begin_run(conn, name) for name in ("a", "b", "c")]
     ask(conn, ("select durable._settle_promise('b', 'resolved', null, null)", ()))
     clock.advance(9000)
+    conn.execute("update durable._workers set missing_at = durable._now_ms()")
     gone = replace(held[0], execution=999_999, id="gone")
     call = heartbeat("W", held[0], held[1], replace(held[2], version=2), gone)
     assert ask(conn, call) == ([held[1].execution, held[2].execution, 999_999],)
@@ -162,10 +163,17 @@ def register(conn: Connection, clock: Clock) -> None:
     conn.execute("update durable._workers set present = true, ticked_at = %s", (clock.now_ms,))
 
 
-def test_heartbeats_leave_few_versions(conn: Connection, clock: Clock) -> None:
-    """While its presence lock tells that a worker lives its row is written every 20 s, not at each heartbeat:
-    a transaction that stays open keeps each version. Its leases are renewed at each."""
+@pytest.mark.parametrize(
+    ("present", "lease_ms", "written"), [(True, 15_000, 2), (False, 15_000, 4), (False, 60_000, 2)]
+)
+def test_heartbeats_leave_few_versions(
+    conn: Connection, clock: Clock, present: bool, lease_ms: int, written: int
+) -> None:
+    """The row of a worker is written every 20 s, and once in a lease if no presence lock tells that it lives,
+    not at each heartbeat: a transaction that stays open keeps each version. Leases are renewed at each."""
     register(conn, clock)
+    conn.execute("update durable._workers set present = %s", (present,))
+    conn.execute("select durable.set_setting('lease_ttl_ms', %s::text)", (lease_ms,))
     held = begin_run(conn, "a")
     versions = set()
     for _ in range(9):
@@ -173,15 +181,15 @@ def test_heartbeats_leave_few_versions(conn: Connection, clock: Clock) -> None:
         assert ask(conn, heartbeat("W", held)) == ([],)
         assert ask(conn, ("select expires_at - durable._now_ms() from durable._tasks", ())) == (TTL_MS,)
         versions.add(ask(conn, VERSION_OF_WORKER))
-    assert len(versions) == 2
+    assert len(versions) == written
 
 
 @pytest.mark.parametrize(
     "changed",
-    ["present = false", "missing_at = durable._now_ms()", "unrenewed = '{a}'", "seen_at = seen_at + 1"],
+    ["missing_at = durable._now_ms()", "unrenewed = '{a}'", "seen_at = seen_at + 1"],
 )
 def test_what_a_heartbeat_writes_at_once(conn: Connection, clock: Clock, changed: str) -> None:
-    """A worker without presence, one that seemed to be gone, one that could not renew a lease, and one that
+    """A worker that seemed to be gone, one that could not renew a lease, and one that
     was seen at an instant to come are seen at each heartbeat."""
     register(conn, clock)
     conn.execute(f"update durable._workers set {changed}".encode())

@@ -238,13 +238,16 @@ comment on function durable._renew_leases(text, bigint[], text[], integer[]) is
   'Renews leases of a worker. lost: the executions whose lease it has no more. unrenewed: tasks that other sessions have locked, so that their leases stay as they are.';
 
 create or replace function durable._is_fresh(p_worker durable._workers, p_unrenewed text[], p_ticked_ms bigint, p_now bigint)
-returns boolean language sql immutable parallel safe
+returns boolean language sql stable
 as $$
-  select p_worker.present and p_worker.missing_at is null and p_worker.seen_at between p_now - 20000 and p_now
+  select p_worker.missing_at is null and p_worker.seen_at <= p_now
+         -- without presence a worker counts as there for two leases
+         and p_worker.seen_at > p_now - case when p_worker.present then 20001
+                                             else least(20001, durable._setting_int('lease_ttl_ms')) end
          and p_worker.unrenewed = '{}' and p_unrenewed = '{}' and (p_ticked_ms is null or p_worker.ticked_at is not null)
 $$;
 comment on function durable._is_fresh(durable._workers, text[], bigint, bigint) is
-  'True if the row of a worker need not be written at a heartbeat: the worker is present, so its lock tells that it lives; it was seen within 20 s, and all its leases are renewed. While a transaction of somebody stays open for hours each version of the row is kept, and all that read the row read those.';
+  'True if the row of a worker need not be written at a heartbeat: it was seen within 20 s, and within a lease if no presence lock tells that it lives, and all its leases are renewed. While a transaction of somebody stays open for hours each version of the row is kept, and all that read the row read those.';
 
 create or replace function durable.worker_heartbeat_v1(
   p_worker text, p_executions bigint[], p_ids text[], p_versions integer[], p_ticked_ms bigint default null)

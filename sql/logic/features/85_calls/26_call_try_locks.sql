@@ -158,11 +158,11 @@ begin
   update durable._adapters x set seen_at = p_now
   where (x.adapter, x.worker) in (
     select y.adapter, y.worker from durable._adapters y
-    where y.adapter = any (p_adapters) and y.worker = p_worker and y.seen_at not between p_now - 5000 and p_now
+    where y.adapter = any (p_adapters) and y.worker = p_worker and y.seen_at not between p_now - 20000 and p_now
     for no key update skip locked);
 end
 $$;
-comment on function durable._try_lock_adapters(text, text[], bigint) is 'Writes down that a worker serves these adapters, every five seconds at most.';
+comment on function durable._try_lock_adapters(text, text[], bigint) is 'Writes down that a worker serves these adapters, every 20 seconds at most: it counts as there for a minute, and while a transaction stays open each version of the row is kept.';
 
 create or replace function durable._try_lock_old_adapters(p_before bigint)
 returns text[] language sql volatile
