@@ -56,6 +56,7 @@ logger = logging.getLogger("pyengine.app")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 _KEPT_WITHIN_S = 60.0
 
@@ -229,7 +230,7 @@ class App(AppCalls, AppSchedules, Starts):
 
         return decorate if fn is None else decorate(fn)
 
-    def error(self, cls: type[BaseException]) -> type[BaseException]:
+    def error(self, cls: type[E]) -> type[E]:
         """Register an exception class, which is then decoded as itself; usable as a decorator."""
         return self.registry.add_error(cls)
 

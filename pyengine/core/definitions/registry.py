@@ -34,6 +34,7 @@ from pyengine.errors import InvalidRequest, NotFound, recorded_module
 P = ParamSpec("P")
 R = TypeVar("R")
 D = TypeVar("D", bound="StepDef | WorkflowDef")
+E = TypeVar("E", bound=BaseException)
 
 
 BUILT_IN_STEPS = frozenset({"http"})
@@ -364,7 +365,7 @@ class Registry:
             check.warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
         return workflow
 
-    def add_error(self, cls: type[BaseException]) -> type[BaseException]:
+    def add_error(self, cls: type[E]) -> type[E]:
         """Let an exception class be read back from the journal by its module and name."""
         self.errors[recorded_module(cls), cls.__qualname__] = cls
         return cls

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     T = TypeVar("T", default=Any)
+    T_co = TypeVar("T_co", covariant=True, default=Any)
 else:
     from typing import TypeVar
 
     T = TypeVar("T")
+    T_co = TypeVar("T_co", covariant=True)
 
 _NAME_BYTES_MAX = 256
 
@@ -44,7 +46,14 @@ def check_signal_name(name: object) -> str:
     return name
 
 
-class Signal(Generic[T]):
+class Receivable(Generic[T_co]):
+    """A signal as its receiver sees it: who may receive a bool may receive an object, so that
+    `print(await ctx.receive(approve))` has its type. A sender may not: a `Signal` has one type."""
+
+    __slots__ = ()
+
+
+class Signal(Receivable[T]):
     """A signal: `approve = Signal[Decision]("approve")`, or `Signal("approve", Decision)`.
 
     Args:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from pyengine.core.loop.awaitables import Call, next_order
 from pyengine.core.loop.futures import DeterministicFuture, cancelled_now
@@ -22,6 +22,7 @@ from pyengine.errors import InvalidRequest
 
 T = TypeVar("T")
 C = TypeVar("C")
+V = TypeVar("V")
 F = TypeVar("F", bound=DeterministicFuture)
 
 Intent: TypeAlias = Callable[[int], Intend | None]
@@ -97,7 +98,11 @@ class JoinSet(Generic[T]):
 
     # -- what workflow code calls
 
-    def submit(self, call: C) -> C:
+    @overload
+    def submit(self, call: Coroutine[Any, Any, V]) -> Awaitable[V]: ...  # no type checker asks for an await
+    @overload
+    def submit(self, call: C) -> C: ...
+    def submit(self, call: C) -> Any:
         """Make a call a member, and return it.
 
         Args:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, cast, overload
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
 from pyengine.core.definitions.current_run import StepInfo, current_step, scope, within_run
 from pyengine.core.definitions.retry import Duration, time_left, waiting_time
-from pyengine.core.definitions.signals import Signal, check_signal_name
+from pyengine.core.definitions.signals import Receivable, Signal, check_signal_name
 from pyengine.core.values.codec import type_codec
 from pyengine.core.values.texts import is_text
 from pyengine.core.workflow.context_starts import ContextStarts
@@ -147,7 +147,7 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
 
     @overload
     def receive(
-        self, signal: Signal[T], /, *, timeout: Duration | None = None
+        self, signal: Receivable[T], /, *, timeout: Duration | None = None
     ) -> Coroutine[None, None, T]: ...
     @overload
     def receive(
@@ -158,7 +158,7 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         self, signal: str, /, type: Any = ..., *, timeout: Duration | None = None
     ) -> Coroutine[None, None, Any]: ...
     def receive(
-        self, signal: Signal[Any] | str, /, type: Any = Any, *, timeout: Duration | None = None
+        self, signal: Receivable[Any] | str, /, type: Any = Any, *, timeout: Duration | None = None
     ) -> Coroutine[None, None, Any]:
         """Receive the next signal of a name, in the order of sending.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -80,7 +80,7 @@ class PromiseConflict(Conflict):
         promise: the promise as it is.
     """
 
-    promise: PromiseRecord | None = None
+    promise: PromiseRecord = cast("PromiseRecord", None)  # never raised without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

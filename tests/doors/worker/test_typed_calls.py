@@ -1,5 +1,5 @@
 """Law: mypy and pyright find a wrong argument, option or payload at every start and signal, and nothing in a
-right one. Each program is checked once by each; the lines that are wrong say so."""
+right one, wherever its result goes. Each program is checked once by each; the lines that are wrong say so."""
 
 from __future__ import annotations
 
@@ -278,7 +278,112 @@ async def lists(client: Client) -> None:
 """
 )
 
-PROGRAMS = {"right": RIGHT, "wrong": WRONG}
+PRINTED = """import asyncio
+from typing import assert_type
+from pyengine import App, Client, PromiseConflict, Signal, ctx
+from pyengine.sync import Client as Blocking
+
+app = App()
+approve = Signal[bool]("approve")
+later = Signal("later", int)
+named = Signal[str]("named")
+
+
+@app.error
+class Declined(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@app.step
+async def add(a: int, b: int = 0) -> int:
+    if a == 7:
+        raise Declined(a)
+    return a + b
+
+
+@app.step
+def plain(a: int) -> int:
+    return a
+
+
+@app.memo(version="1")
+async def heavy(a: int) -> int:
+    return a
+
+
+@app.workflow
+async def child(n: int) -> str:
+    return str(n)
+
+
+@app.workflow
+async def flow(n: int) -> None:
+    print(await ctx.receive(approve))
+    print(f"{await ctx.receive(approve)}")
+    print(await ctx.receive(later), await ctx.receive("plain", int))
+    ctx.log.info("%s", await ctx.receive(approve))
+    print(await ctx.first(add(1), ctx.receive(approve)))
+    print(await ctx.first(add(1), ctx.receive(named)))
+    print(await ctx.first(ctx.receive(named), add(1)))
+    which, what = await ctx.first(ctx.receive(named), add(1))
+    print(which, what)
+    print(await ctx.promise(bool))
+    print(await ctx.gather(add(1), child(2), ctx.receive(approve)))
+    print(await ctx.map(add, [1, 2]))
+    print(await ctx.map(plain, [1, 2], concurrency=2))
+    print(await ctx.start(child, 1), await ctx.start(child.bind(1)))
+    print(await ctx.call(heavy, 1))
+    print(await child(1), await add(1), await plain(1))
+    print(await asyncio.gather(add(1), child(2), ctx.receive(approve)))
+    async with asyncio.timeout(3):
+        print(await ctx.receive(approve, timeout=1))
+    for one in ctx.as_completed(add(1), add(2)):
+        print(await one)
+    async with ctx.transaction() as tx:
+        print(await tx.fetchval("select 1"))
+        print(await tx.start(child, 1), await tx.start(child.bind(1)))
+    try:
+        await add(7)
+    except Declined as error:
+        assert_type(error.code, int)
+        print(error.code + 1)
+    got = await ctx.receive(approve)
+    assert_type(got, bool)
+    assert_type(await ctx.receive(later), int)
+    print(ctx.now(), ctx.uuid4())
+    values: list[int] = await asyncio.gather(*(add(i) for i in range(3)))
+    print(values)
+    tasks = {asyncio.create_task(add(i)) for i in range(3)}
+    done, pending = await asyncio.wait(tasks)
+    print(done, pending)
+    index, value = await ctx.first(add(1), ctx.receive(approve))
+    print(index, value)
+    result: int | bool = (await ctx.first(add(1), ctx.receive(approve)))[1]
+    print(result)
+
+
+async def main(client: Client) -> None:
+    print(await (await client.start(child, 1)).result())
+    print(await client.start(child, 1))
+    print(await app.start(child, 1), app.run(child, 1), app.run(child.bind(1)))
+    run = await client.start(child, 1)
+    print(await run, await run.get("x"))
+    print(f"{app.run(child, 1)}")
+    try:
+        await client.promises.resolve("a", 1)
+    except PromiseConflict as conflict:
+        print(conflict.promise.state)
+
+
+def blocking(client: Blocking) -> None:
+    print(client.start(child, 1).result())
+    print(client.start(child.bind(1)).result())
+    raise Declined("x")  # wrong
+"""
+
+PROGRAMS = {"right": RIGHT, "wrong": WRONG, "printed": PRINTED}
 CHECKERS: dict[str, Callable[..., dict[str, list[int]]]] = {
     "mypy": wrong_lines,
     "pyright": wrong_lines_of_pyright,
