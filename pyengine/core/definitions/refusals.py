@@ -7,6 +7,7 @@ instead.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from types import FunctionType
@@ -60,8 +61,20 @@ def refuse_no_function(fn: Any, kind: str) -> None:
         kind: "step", "workflow" or "memo".
 
     Raises:
-        InvalidRequest: it is a partial, a class, another object that can be called, or a cache of coroutines.
+        InvalidRequest: it is a call, a name, a partial, a class, another object that can be called, a context
+            manager, or a cache of coroutines.
     """
+    if inspect.iscoroutine(fn):
+        fn.close()  # else Python warns that it was never awaited
+        raise InvalidRequest(
+            f"a {kind} is a function, not the coroutine that a call of {fn.__name__} returned",
+            hint=f"do not call it: app.{kind}({fn.__name__})",
+        )
+    if isinstance(fn, str):
+        raise InvalidRequest(
+            f"a {kind} is a function, not the text {fn[:60]!r}",
+            hint=f"a name is given as app.{kind}(name=...)",
+        )
     if isinstance(fn, functools.partial):
         raise InvalidRequest(
             f"a {kind} is a function, not a partial of {_name(fn.func)}",
@@ -81,6 +94,11 @@ def refuse_no_function(fn: Any, kind: str) -> None:
         raise InvalidRequest(
             f"a {kind} is a function, not an object of the class {_name(type(fn))}",
             hint=f'give its method: app.{kind}(name="{_name(type(fn)).lower()}")(object.__call__)',
+        )
+    if getattr(getattr(fn, "__code__", None), "co_filename", None) == contextlib.__file__:
+        raise InvalidRequest(
+            f"a {kind} cannot be a context manager, and {_name(fn)} is one: what it returns is not recorded",
+            hint=f"open it inside a step: with {_name(fn)}(...): ...",
         )
     if hasattr(fn, "cache_info") and inspect.iscoroutinefunction(inspect.unwrap(fn)):
         raise InvalidRequest(

@@ -109,7 +109,7 @@ class Signature:
             hints = get_type_hints(self.fn, include_extras=True)
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
             raise InvalidRequest(
-                f"{self.subject}: an annotation cannot be resolved: {error}",
+                f"{self.subject}{self._place()}: an annotation cannot be resolved: {error}",
                 hint="define and import its types at the top level of the module, not under TYPE_CHECKING",
             ) from error
         codecs = {}
@@ -118,8 +118,12 @@ class Signature:
                 codecs[name] = type_codec(hints.get(name, Any))
             except DecodeError as error:
                 what = "its result" if name == "return" else f"parameter {name!r}"
-                raise InvalidRequest(f"{self.subject}, {what}: {error.message}") from error
+                raise InvalidRequest(f"{self.subject}{self._place()}, {what}: {error.message}") from error
         return codecs
+
+    def _place(self) -> str:
+        code = getattr(inspect.unwrap(self.fn), "__code__", None)
+        return "" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})"
 
     @cached_property
     def result(self) -> TypeCodec:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pyengine.core.values.tracebacks import place_of
 from pyengine.doors.cli.adapter import AdapterNames, Serving, served_adapters
 from pyengine.doors.cli.command import ListenUrl, command
 from pyengine.doors.cli.database import Invocation
@@ -177,9 +177,12 @@ def _import(name: str, verb: str) -> Any:
             ) from error
         raise EngineError(f"module {name} imports {error.name}, which is not installed") from error
     except Exception as error:  # boundary to user code: its import failed; the place is reported
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        message, hint = str(error), f"python -c 'import {name}' shows the whole traceback"
+        if isinstance(error, EngineError):
+            message, hint = error.message, error.hint or hint
+        place = None if isinstance(error, SyntaxError) else place_of(error.__traceback__)
+        where = "" if place is None else f" ({place[0]}, line {place[1]})"  # a SyntaxError says it itself
         raise EngineError(
-            f"module {name} cannot be imported: {type(error).__name__}: {error} "
-            f"({place.filename}, line {place.lineno})",
-            hint=f"python -c 'import {name}' shows the whole traceback",
+            f"module {name} cannot be imported: {type(error).__name__}: {message}{where}",
+            hint=hint,
         ) from error

@@ -49,6 +49,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with modules in it."""
     (tmp_path / "cli_hello.py").write_text(HELLO)
     (tmp_path / "cli_broken.py").write_text("import cli_hello\n1 / 0\n")
+    (tmp_path / "cli_refused.py").write_text("from cli_hello import *\napp.step(f := lambda n: n)\n")
+    (tmp_path / "cli_syntax.py").write_text("x = (\n")
     (tmp_path / "cli_needs.py").write_text("import no_such_module_at_all\n")
     (tmp_path / "cli_empty.py").write_text("from pyengine import App\n\napp = App()\n")
     monkeypatch.chdir(tmp_path)
@@ -64,6 +66,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("cli_hello:other", 2, "is a int, not an App"),
         ("cli_hello:hello", 2, "is a Workflow, not an App"),
         ("cli_broken:app", 1, "ZeroDivisionError: division by zero"),
+        ("cli_broken:app", 1, "cli_broken.py, line 2)"),
+        ("cli_refused:app", 1, "cli_refused.py, line 2)\nhint: @step(name=...)"),
+        ("cli_syntax:app", 1, "never closed (cli_syntax.py, line 1)\n"),
         ("cli_needs:app", 1, "imports no_such_module_at_all, which is not installed"),
         ("cli_empty:app", 3, "has no workflow"),
         ("cli-hello:app", 2, "no module name"),
