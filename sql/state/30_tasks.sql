@@ -147,7 +147,8 @@ comment on table durable._workers is 'Registered worker processes: from worker_h
 comment on column durable._workers.number is 'Key of the presence lock: a session-level advisory lock that Postgres frees when the connection dies.';
 comment on column durable._workers.present is 'The worker holds its presence lock on a session of its own; false: only leases tell whether it lives.';
 comment on column durable._workers.signals is 'For each of its workflows, at the same place, its signals as in _workflows; null: none was registered.';
-comment on column durable._workers.seen_at is 'Last hello, heartbeat or presence call.';
+comment on column durable._workers.seen_at is
+  'Last hello, presence call or heartbeat that was written: one that renewed all leases is written every 20 s, or once in a lease of a worker without presence.';
 comment on column durable._workers.missing_at is 'When durable.tick() first found the presence lock free; a later call of the worker clears it.';
 comment on column durable._workers.started_at is 'First hello.';
 comment on column durable._workers.ticked_at is 'When its last tick succeeded. The heartbeat writes it, because the tick would write a row each time.';

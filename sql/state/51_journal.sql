@@ -41,7 +41,8 @@ comment on column durable._journal.attempt is
   'Attempt of the invocation, from 1; of a signal its delivery number; of a member its join set; of ExecutionStarted the attempt of the run, null for the first.';
 comment on column durable._journal.type is 'The type of the row: one of durable.journal_types(), which gives its logical events.';
 comment on column durable._journal.name is 'Function, workflow or promise name: compared on every replay.';
-comment on column durable._journal.input_hash is 'First 8 bytes of the hash of name and arguments: compared on every replay.';
+comment on column durable._journal.input_hash is
+  'First 8 bytes of the hash of name and arguments: compared on every replay. Since rules 4 those of the hash without defaults stand before them, if the call has defaults.';
 comment on column durable._journal.data is 'Result, error, captured value or wait as JSON text. Null where a promise row holds it.';
 
 create index journal_by_adopted on durable._journal (name)

@@ -292,7 +292,7 @@ create table durable._adapters (
   constraint adapters_pk primary key (adapter, worker)
 ) with (fillfactor = 50);
 comment on table durable._adapters is 'Which worker processes serve which adapters; written by their leases.';
-comment on column durable._adapters.seen_at is 'When the worker last asked for work of this adapter, to a few seconds.';
+comment on column durable._adapters.seen_at is 'When the worker last asked for work of this adapter, to 20 seconds.';
 
 create type durable._call as (
   scope text, function text, inputs bytea[], cache text, step_id text, timeout_ms bigint, salt text, share boolean,
