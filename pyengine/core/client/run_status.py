@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from pyengine.core.values.codec import Codec
+from pyengine.core.values.depth import read_plain
+from pyengine.errors import DecodeError
 
 RunState: TypeAlias = Literal[
     "scheduled",
@@ -149,7 +151,7 @@ def read_status(row: Any, codec: Codec) -> RunStatus:
     """Return the status that a row of `durable.runs` describes."""
 
     def value(name: str) -> Any:
-        return None if row[name] is None else msgspec.json.decode(row[name])
+        return None if row[name] is None else read_plain(row[name])
 
     fields = dict(row) | {name: value(name) for name in ("args", "result", "problem", "tags")}
     fields["error"] = None if row["error"] is None else codec.decode_error(row["error"])
@@ -169,8 +171,18 @@ def read_moment(row: Any, decode: Callable[[str], Any] = msgspec.json.decode) ->
     Args:
         row: the row, with JSON as text.
         decode: reads such a text.
+
+    Raises:
+        DecodeError: a value in it is nested too deeply to be read.
     """
-    running, children, signals = (decode(row[name]) for name in ("running", "children", "signals"))
+    try:
+        parts = [decode(row[name]) for name in ("running", "children", "signals")]
+    except RecursionError:
+        parts = []
+    # `decode` may answer the text itself
+    if not parts or any(isinstance(part, str) for part in parts):
+        raise DecodeError("a value of this moment is nested too deeply to be read", where="children")
+    running, children, signals = parts
     return RunMoment(
         generation=row["generation"],
         seq=row["seq"],

@@ -25,7 +25,8 @@ class Cause:
         sentence: for people; instants are in the time zone of the database session.
         since: since when, if that is known.
         until: when it ends by itself; None if it does not.
-        details: what the sentence says, as plain JSON values; its "name" is what the cause is about.
+        details: what the sentence says, as plain JSON values; its "name" is what the cause is about. If
+            they are nested too deeply to be read they have one key, "text": all of them as JSON text.
     """
 
     depth: int
@@ -66,7 +67,11 @@ def read_cause(row: Any, decode: Callable[[str], Any] = msgspec.json.decode) -> 
         decode: reads such a text.
     """
     fields = {name: row[name] for name in Cause.__dataclass_fields__}
-    return Cause(**fields | {"details": decode(row["details"])})
+    try:
+        details = decode(row["details"])
+    except RecursionError:
+        details = None
+    return Cause(**fields | {"details": details if isinstance(details, dict) else {"text": row["details"]}})
 
 
 def read_causes(

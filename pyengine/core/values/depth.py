@@ -1,12 +1,16 @@
 """The limit on the nesting of JSON.
 
 Lives here: `is_deep`, the check that the database makes of every payload
-(sql/logic/core/10_base/70_payloads.sql). May not: a parser; it counts brackets.
+(sql/logic/core/10_base/70_payloads.sql), and `read_plain`, which reads what was written without that check.
+May not: a parser; it counts brackets.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
+
+import msgspec
 
 MAX_DEPTH = 500
 """Levels; many readers fail at a thousand."""
@@ -28,6 +32,14 @@ def is_deep(text: bytes) -> bool:
         # remove the innermost level
         brackets = brackets.replace(b"[]", b"")
     return bool(brackets)
+
+
+def read_plain(text: str) -> Any:
+    """Return a JSON text as a value, or the text itself if it is nested too deeply to be read."""
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        return text
 
 
 def _brackets(text: bytes) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from pyengine.core.values.depth import read_plain
 from pyengine.core.values.error_access import asked, class_name, dict_of, is_a, leaves_of
 from pyengine.errors import EngineError, RemoteError, RunFailed
 
@@ -25,9 +26,9 @@ _PLACES = ("the ", "argument ", "an argument ")
 
 
 def read_record(text: str | None) -> Any:
-    """Return the record of an error; the text itself if it is no JSON."""
+    """Return the record of an error; the text itself if it is no JSON, or too deep to be read."""
     try:
-        return None if text is None else msgspec.json.decode(text)
+        return None if text is None else read_plain(text)
     except msgspec.DecodeError:
         return text
 

@@ -1,4 +1,6 @@
-"""What is nested too deep is refused when it is written, in words; what has many brackets is not."""
+"""What is nested too deep is refused when it is written, in words; what has many brackets is not.
+Rows that hold it all the same are read.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+from pyengine.core.client.run_status import read_moment
 from pyengine.core.definitions.signatures import Signature
+from pyengine.core.protocol.causes import read_cause
 from pyengine.core.values.codec import Codec
-from pyengine.core.values.depth import MAX_DEPTH, is_deep
-from pyengine.errors import EncodeError
+from pyengine.core.values.depth import MAX_DEPTH, is_deep, read_plain
+from pyengine.core.values.error_records import read_record
+from pyengine.errors import DecodeError, EncodeError
 
 
 def nested(levels: int) -> Any:
@@ -113,3 +119,33 @@ def made(lot: random.Random, levels: int) -> Any:
     if lot.random() < 0.5:
         return [*parts, made(lot, levels - 1)]
     return {f'[{number}"': part for number, part in enumerate([*parts, made(lot, levels - 1)])}
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+ROW: dict[str, Any] = {"depth": 0, "id": "r", "cause": "retry", "sentence": "", "since": None, "until": None}
+MOMENT: dict[str, Any] = {"running": "[]", "children": "{}", "signals": "{}"}
+
+
+def unable(text: str) -> Any:
+    """Answers the text, as a reader with a bound of its own does."""
+    return text
+
+
+@pytest.mark.parametrize("decode", [msgspec.json.decode, unable])
+def test_deep_details_of_a_cause_stay_a_text(decode: Callable[[str], Any]) -> None:
+    """Why a run waits is told, whatever it has failed with."""
+    details = f'{{"error": {DEEP}}}'
+    assert read_cause({**ROW, "details": details}, decode).details == {"text": details}
+
+
+def test_deep_values_of_a_run_stay_texts() -> None:
+    """The status of a run has them as they are written; so have lines about an error."""
+    assert read_plain(DEEP) == read_record(DEEP) == DEEP
+    assert read_plain('{"a": 1}') == {"a": 1}
+
+
+@pytest.mark.parametrize("decode", [msgspec.json.decode, unable])
+def test_a_deep_moment_raises_a_decode_error(decode: Callable[[str], Any]) -> None:
+    """A state as of an instant says in words that it cannot be read."""
+    with pytest.raises(DecodeError, match="nested too deeply"):
+        read_moment({**MOMENT, "children": f'{{"1": {DEEP}}}'}, decode)
