@@ -18,7 +18,6 @@ import hashlib
 import inspect
 import math
 import sys
-import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
@@ -37,6 +36,7 @@ from pyengine.core.loop.futures import (
     UnhandledError,
     close_coroutine,
 )
+from pyengine.core.loop.generators import Generators
 from pyengine.errors import Evicted, ForbiddenInWorkflow
 
 loop_version: Final = "1"  # part of the code digest: raise it when the order of callbacks changes
@@ -67,6 +67,7 @@ class DeterministicLoop(_EventLoop):
     Attributes:
         installed: a context in which this loop is the running one; await nothing in it.
         ready: callbacks that are to run, first in, first out; none, and nothing pending outside, means stuck.
+        generators: its async generators; None if none has begun.
     """
 
     def __init__(self, timers: Timers, run_id: str) -> None:
@@ -81,7 +82,7 @@ class DeterministicLoop(_EventLoop):
         self._timers: dict[TimerToken, Timer] = {}
         self._tasks: list[DeterministicTask] = []  # strong: asyncio alone lets a waiting task be collected
         self._prune_at = _PRUNE_MIN
-        self._generators: weakref.WeakSet[AsyncGenerator[Any, Any]] | None = None
+        self.generators: Generators | None = None
         self._time_s = 0.0
         self._dead_calls = 0
         self._draining = self._closed = False
@@ -162,7 +163,7 @@ class DeterministicLoop(_EventLoop):
     @property
     def has_only_main_task(self) -> bool:
         """Whether only the main task is left: no other task, callback, timer or generator holds user code."""
-        return not (self.ready or self._generators or self._timers or self._tasks[1:] or self.pending_tasks)
+        return not (self.ready or self.generators or self._timers or self._tasks[1:] or self.pending_tasks)
 
     def evict(self) -> None:
         """Evict the coroutines of this run and close the loop.
@@ -183,7 +184,7 @@ class DeterministicLoop(_EventLoop):
         try:
             if self.is_running():
                 self._unwind()
-            elif self._tasks or self.ready or self._generators:
+            elif self._tasks or self.ready or self.generators:
                 with self.installed:
                     self._unwind()
         finally:
@@ -404,21 +405,25 @@ class DeterministicLoop(_EventLoop):
                     self.call_soon(callback, failed, context=context)
 
     def _track_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        if self._generators is None:
-            self._generators = weakref.WeakSet()
-        self._generators.add(generator)
+        if self.generators is None:
+            self.generators = Generators()
+        self.generators.track(generator)
 
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if self._closed:
             return
+        if self.generators is None:
+            self.generators = Generators()
         if self.is_running():
-            self._spawn(generator.aclose())
+            self.generators.add_task(generator, self._spawn(generator.aclose()))
         else:  # freed by the garbage collector, at a moment that no replay repeats: no code may run
-            message = f"{generator!r} was left open and never closed; use contextlib.aclosing()"
+            self.generators.keep(generator)
+            message = f"{generator!r} was left open until the end of its run; use contextlib.aclosing()"
             self.call_exception_handler({"message": message})
 
     def _close_generators(self) -> bool:
-        generators, self._generators = self._generators or (), None
-        for generator in generators:
+        generators, self.generators = self.generators, None
+        found = [] if generators is None else generators.open
+        for generator in found:
             self._spawn(generator.aclose())
-        return bool(generators)
+        return bool(found)

@@ -15,6 +15,7 @@ have them.
 | 4 | a call's input hash has that of its text without defaults before it (replay/call_hashes.py) |
 |   | errors have their second form, in which more of them come back as themselves (values/exceptions.py) |
 |   | a step of `ctx.http` is named after its request, not "http" (features/http/context.py) |
+|   | async generators that code leaves open are closed before the run ends (loop/generators.py) |
 """
 
 from __future__ import annotations
@@ -27,3 +28,6 @@ TWO_HASHES_RULES = 4
 
 HTTP_NAMES_RULES = 4
 """The first rules by which a step of `ctx.http` has the name of its request."""
+
+GENERATORS_RULES = 4
+"""The first rules by which async generators that code leaves open are closed before the run ends."""

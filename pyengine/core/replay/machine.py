@@ -12,9 +12,10 @@ and journal disagree the run halts and nothing is lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
 from functools import cached_property
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from pyengine.core.definitions.definition import WorkflowDef
 from pyengine.core.definitions.retry import Randomness
 from pyengine.core.loop.awaitables import Call
 from pyengine.core.loop.futures import DeterministicTask, TimerToken
+from pyengine.core.loop.generators import Generators, close_left_open
 from pyengine.core.loop.restrictions import asyncio_hint
 from pyengine.core.protocol.commands import (
     Cancelled,
@@ -38,6 +40,7 @@ from pyengine.core.protocol.commands import (
     Suspend,
 )
 from pyengine.core.protocol.journal import Row, RowType
+from pyengine.core.protocol.rules import GENERATORS_RULES
 from pyengine.core.replay import run_log
 from pyengine.core.replay.advance import Advance, StepCall
 from pyengine.core.replay.asks import Asks
@@ -212,7 +215,7 @@ class Replay:
                     # the loop may close a coroutine outside of its task: there, too, calls must be dead
                     self._context().run(self._loop.evict)
             finally:
-                self._report_unhandled()
+                run_log.errors_unhandled(self.run, self._loop.unhandled)
                 self._sequence.calls.clear()
 
     def lost_signals(self) -> list[tuple[int, str]]:
@@ -281,8 +284,22 @@ class Replay:
         stopped = self._sequence.dead and self._sequence.swallows_at
         if stopped:
             run_log.cancellation_swallowed(self.run, stopped)
-        if self._matcher.compensations is not None and (main.done() or stopped):
+        generators = self._loop.generators
+        if generators is not None and main.done() and self._must_close(generators):
+            closing = close_left_open(generators, self._loop.call_exception_handler, main)
+            self._run_as(closing, "generators")
+        elif self._matcher.compensations is not None and (main.done() or stopped):
             self._compensate(main, is_stopped=bool(stopped))
+
+    def _must_close(self, generators: Generators) -> bool:
+        """Whether code that has ended left generators open, and what closes them belongs to the run."""
+        return self.run.rules >= GENERATORS_RULES and not self._sequence.dead and generators.left_open
+
+    def _run_as(self, coroutine: Coroutine[Any, Any, Any], what: str) -> None:
+        """Run what follows the code as its main task, which ends as the code did."""
+        name = f"{self.run.workflow}, {what}"
+        self._main = self._loop.create_task(coroutine, name=name, context=self._context())
+        self._run_until_idle(self._main)
 
     def _run_ready(self) -> None:
         """Run everything that is ready, and answer from the journal what is recorded there."""
@@ -302,10 +319,7 @@ class Replay:
         if compensations is None or error is None or type(only_error(error)) is ContinueAsNewRequest:
             return
         self._sequence.revive()
-        name = f"{self.run.workflow}, compensations"
-        undoing = compensations.run(error, left=not is_stopped)
-        self._main = self._loop.create_task(undoing, name=name, context=self._context())
-        self._run_until_idle(self._main)
+        self._run_as(compensations.run(error, left=not is_stopped), "compensations")
 
     def _start(self) -> DeterministicTask | None:
         if self._history.run_attempt > 1:
@@ -480,9 +494,3 @@ class Replay:
         new = [child for child in new if child in open_steps and child not in done]
         self._handed_out.update(new)
         return tuple([open_steps[child].call(child, self._history.attempts(child)) for child in new])
-
-    def _report_unhandled(self) -> None:
-        """Log errors that no code was left to receive."""
-        for one in self._loop.unhandled:
-            run_log.error_unhandled(self.run, one.message, one.error)
-        self._loop.unhandled.clear()

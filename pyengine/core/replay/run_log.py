@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyengine.core.definitions.current_run import RunInfo
+from pyengine.core.loop.futures import UnhandledError
 from pyengine.core.protocol.commands import (
     Cancelled,
     Complete,
@@ -189,10 +190,12 @@ def cancellation_swallowed(info: RunInfo, at: str) -> None:
     logger.error(sentence, extra=_fields(info, "cancellation_swallowed"))
 
 
-def error_unhandled(info: RunInfo, message: str, error: BaseException | None) -> None:
-    """An error of the code of a run has reached no code."""
-    sentence = f"an error of the code of run {info.id} of {info.workflow} reached no code: {message}"
-    of_code.warning(sentence, extra=_fields(info, "workflow_unhandled_error"), exc_info=error)
+def errors_unhandled(info: RunInfo, errors: list[UnhandledError]) -> None:
+    """Errors of the code of a run have reached no code; they are reported once."""
+    for one in errors:
+        sentence = f"an error of the code of run {info.id} of {info.workflow} reached no code: {one.message}"
+        of_code.warning(sentence, extra=_fields(info, "workflow_unhandled_error"), exc_info=one.error)
+    errors.clear()
 
 
 def run_failed_to_replay(info: RunInfo, error: BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -51,6 +52,27 @@ def test_the_last_one_comes_first() -> None:
     assert called(run) == ["greet"] * 3 + ["undo"] * 3
     inputs = [call for call in run.rows if call.name == "undo"]
     assert len(inputs) == 3 and "no" in str(run.error)
+    check(run)
+
+
+def test_generators_are_closed_before() -> None:
+    """What code leaves open is closed before what it has done is undone."""
+
+    async def pages() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await greet("close")
+
+    async def code() -> None:
+        ctx.on_failure(undo, "a")
+        async for _ in pages():
+            raise Boom("no")
+
+    run = MemoryRun(workflow(code))
+    complete_open(run)
+    assert called(run) == ["greet", "undo"]
+    assert "no" in str(run.error)
     check(run)
 
 
