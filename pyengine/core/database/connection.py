@@ -42,6 +42,7 @@ from pyengine.core.database.sessions import (
     fit,
     is_odd,
     keep_alive,
+    opening,
     transaction,
 )
 from pyengine.core.database.statements.procedures import (
@@ -293,13 +294,15 @@ class Database:
         where = named(url)
         resolve_in_threads(asyncio.get_running_loop())
         try:
-            conn = await asyncpg.connect(
-                url,
-                timeout=self._servers.timeout_s,
-                command_timeout=LIMIT_S,
-                statement_cache_size=0 if self.pooled else 100,
-                server_settings={"application_name": f"{self._application_name} {role}"},
-            )
+            with opening():
+                conn = await asyncpg.connect(
+                    url,
+                    timeout=self._servers.timeout_s,
+                    command_timeout=LIMIT_S,
+                    statement_cache_size=0 if self.pooled else 100,
+                    server_settings={"application_name": f"{self._application_name} {role}"},
+                )
+                keep_alive(conn)
         except asyncpg.PostgresError as error:
             if error.sqlstate == _FULL:
                 raise NoConnection(
@@ -317,7 +320,6 @@ class Database:
         except DRIVER_ERRORS as error:
             ours = mapped(error, where)
             raise type(ours)(hidden(ours.message, self._dsn), hint=ours.hint) from None
-        keep_alive(conn)
         with _mapped_errors(where, conn.terminate):
             if await self._only_reads(conn, role):
                 raise standby(where)

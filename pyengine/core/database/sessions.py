@@ -13,8 +13,9 @@ import asyncio
 import contextlib
 import os
 import socket
+from asyncio.sslproto import SSLProtocol
 from asyncio.trsock import TransportSocket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -136,6 +137,34 @@ def keep_alive(conn: Any) -> None:
 
 
 _descriptors: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_openings: dict[object, tuple[Any, frozenset[Any]]] = {}
+
+
+@contextlib.contextmanager
+def opening() -> Iterator[None]:
+    """Return a context in which a connection is opened, and given to `keep_alive`.
+
+    The driver answers it when it is open, but the server has a session before. A child that is forked
+    meanwhile knows what it would inherit by what the loop had before; uvloop does not say it.
+    """
+    loop, mark = asyncio.get_running_loop(), object()
+    _openings[mark] = loop, frozenset(getattr(loop, "_transports", {}).values())
+    try:
+        yield
+    finally:
+        del _openings[mark]
+
+
+def _being_opened() -> set[int]:
+    """Return the numbers of sockets of the driver that have come since the oldest opening began."""
+    found: set[int] = set()
+    for loop, before in _openings.values():
+        for number, transport in list(loop._transports.items()) if hasattr(loop, "_transports") else ():
+            protocol = transport.get_protocol()
+            ours = isinstance(protocol, SSLProtocol) or type(protocol).__module__.startswith("asyncpg.")
+            if ours and transport not in before:
+                found.add(number)
+    return found
 
 
 def close_ended() -> int:
@@ -156,8 +185,9 @@ def _leave_to_parent() -> None:
 
     The numbers stay taken, because objects that the child has inherited would close them.
     """
-    open_ones = [number for conn, number in _descriptors.items() if not conn.is_closed()]
+    open_ones = {number for conn, number in _descriptors.items() if not conn.is_closed()} | _being_opened()
     _descriptors.clear()
+    _openings.clear()
     if open_ones:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for number in open_ones:

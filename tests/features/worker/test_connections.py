@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,14 +43,14 @@ def limited(request: pytest.FixtureRequest, dsn: str, direct: str, conn: Connect
 
 
 def working(dsn: str) -> App:
-    """An app whose workflows need connections of users."""
+    """An app whose workflows need connections of users. A slow machine has all the time that it needs."""
     app = App(dsn)
 
     @app.workflow
     async def both(n: int) -> int:
         async with ctx.transaction() as tx:
             one = await tx.fetchval("select $1::integer + 1", n)
-        return int(one + await ctx.sql("lab.twice", n, timeout="300ms"))
+        return int(one + await ctx.sql("lab.twice", n, timeout="60s"))
 
     return app
 
@@ -93,6 +95,45 @@ def test_an_idle_worker_has_four_connections(
                 await asyncio.sleep(0.02)
 
     asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def forked() -> tuple[int, int]:
+    """A child that lives until the pipe is closed: its process and the end of the pipe."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    return child, write
+
+
+@pytest.mark.parametrize("mode", ["disable", "prefer"])
+def test_a_child_keeps_no_session_that_is_being_opened(mode: str) -> None:
+    """A process is forked when the server has a session and the driver waits for its answer: the server sees
+    its end when the parent gives it up."""
+
+    async def main(server: socket.socket) -> None:
+        address = f"postgresql://u@127.0.0.1:{server.getsockname()[1]}/d?sslmode={mode}"
+        opened = asyncio.ensure_future(Database(address).connect("turn"))
+        session = await asyncio.to_thread(server.accept)
+        with session[0] as heard:
+            heard.settimeout(30)
+            assert await asyncio.to_thread(heard.recv, 1000)
+            child, pipe = forked()
+            try:
+                opened.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await opened
+                assert await asyncio.to_thread(heard.recv, 1000) == b""
+            finally:
+                os.close(pipe)
+                os.waitpid(child, 0)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        asyncio.run(asyncio.wait_for(main(server), 60))
 
 
 @pytest.mark.session("connections are counted")
@@ -176,13 +217,13 @@ def test_work_without_a_connection_is_left_to_other_workers(
 def test_waiting_for_a_connection_is_no_time_of_a_step(
     limited: str, dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A function with 300 ms to run is called although its worker had no connection for a second."""
+    """A function with 0.9 s to run is called although its worker had no connection for a longer time."""
     monkeypatch.setattr(ConnectionPool, "idle_s", 0.2)
     app = working(limited)
 
     @app.workflow
     async def slow() -> int:
-        return int(await ctx.sql("lab.twice", 21, timeout="300ms"))
+        return int(await ctx.sql("lab.twice", 21, timeout="900ms"))
 
     async def main() -> int:
         database = Database(limited)
@@ -190,7 +231,7 @@ def test_waiting_for_a_connection_is_no_time_of_a_step(
         async with Worker(app.registry, limited), App(dsn).client() as client:
             spare = await at_last(database)
             run = await client.start("slow")
-            await asyncio.sleep(1)
+            await asyncio.sleep(1.2)
             await spare.close()
             return int(await run.result(timeout=60))
 
