@@ -10,6 +10,7 @@ A test that counts rows, or for which nobody else may write meanwhile, asks for 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import random
@@ -58,6 +59,8 @@ FAST = re.compile(
     r"tests/(core/replay/|core/sql/test_start\.py|style/test_(imports|rooms|sql_style|waits|py_style))"
 )
 NOT_FAST = re.compile(r"test_typing|test_loop_hashseed|test_mypy|in_every_process|mebibyte")
+# what takes seconds begins first: at the end no process waits for the last long test of another
+LONG = re.compile(r"tests/(system/(chaos|crash|failover|pythons|worker)|examples)/")
 
 template = factories.postgresql_noproc(depends_on="server", load=[install_schema], dbname="pyengine")
 
@@ -113,6 +116,17 @@ def pytest_report_header() -> str:
     return f"seed: {os.environ[SEED]} (repeat with --seed {os.environ[SEED]})"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Have what was collected looked at by no collection of garbage, neither meanwhile nor in the tests."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what is fast."""
     if FAST.search(item.nodeid) and not NOT_FAST.search(item.nodeid):
@@ -135,6 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=[item for item in items if id(item) in out])
         items[:] = [item for item in items if id(item) not in out]
+    items.sort(key=lambda item: LONG.match(item.nodeid) is None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,7 +2,8 @@
 idling, of an unreachable database, of a run that is held, of a report that is refused: each is alive at the
 end, tasks, sessions and memory are flat, and the next run completes.
 
-Time passes by tests/support/fast_clock.py: a little more than 1,100 rounds each, with --full a week. A
+Time passes by tests/support/fast_clock.py: a little more than 1,100 rounds each, with --full a week. Without
+it no pause is longer than a second, so that the rounds fit into a third of an hour. A
 transaction that holds a row keeps each version of the rows that workers update, half a version a second, and
 their statements read those; so with --full it is open for a day, and the row is tried every 5 s, not 2.5
 times a second.
@@ -41,6 +42,14 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 ROUNDS = 1_110
 DAY_S = 24 * 3600.0
 FULL = bool(os.environ.get("PYENGINE_TEST_FULL"))
+# the longest pause between two rounds, and those that are longer or many times shorter
+LONGEST_S = 5.0 if FULL else 1.0
+PAUSES = (
+    "pyengine.core.client.psycopg_transport._POLL_LONGEST_S",
+    "pyengine.core.client.results.POLL_LONGEST_S",
+    "pyengine.core.database.connection._BACKOFF_MAX_S",
+    "pyengine.core.worker.worker._POLL_LONGEST_S",
+)
 pytestmark = [
     pytest.mark.new_database("a clock that is set"),
     pytest.mark.session("notes, and sessions are counted"),
@@ -61,6 +70,9 @@ def time(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastClock]:
         monkeypatch.setattr("pyengine.core.worker.blocked_runs._PAUSE_MAX_S", 5.0)
         # what is locked is still known when it is tried again
         monkeypatch.setattr("pyengine.core.worker.blocked_runs._FORGET_AFTER_S", 25.0)
+    else:
+        for name in PAUSES:
+            monkeypatch.setattr(name, LONGEST_S)
     # pytest keeps every record
     logging.disable()
     yield made
@@ -202,7 +214,7 @@ class Hindrance:
     def __init__(self, kind: str, time: FastClock, conn: Connection, free: asyncio.Event) -> None:
         self.kind, self._time, self._conn, self._free = kind, time, conn, free
         # seconds between two rounds, at most
-        self.longest_s = {"held": 0.5}.get(kind, 5.0)
+        self.longest_s = {"held": 0.5}.get(kind, LONGEST_S)
 
     async def begin(self, client: Client, worker: Worker) -> Run[str] | None:
         """Let it begin; return the run that it concerns."""
@@ -350,7 +362,7 @@ def test_a_gateway_and_an_adapter_worker(
             elif kind == "unreachable":
                 time.unreachable = True
                 terminate(conn)
-            passed = await flat(conn, time, kind, ROUNDS * (5.0 if kind == "unreachable" else 1.0))
+            passed = await flat(conn, time, kind, ROUNDS * (LONGEST_S if kind == "unreachable" else 1.0))
             courier = gateway.parts.courier
             assert courier is not None
             in_vain = time.refused
