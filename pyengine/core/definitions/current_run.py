@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from pyengine.core.definitions.definition import StepDef, WorkflowDef
-from pyengine.core.protocol.rules import RULES
+from pyengine.core.protocol.rules import RULES, is_exact
 from pyengine.core.values.codec import TypeCodec
 from pyengine.errors import ForbiddenInWorkflow, InvalidRequest
 
@@ -52,6 +52,11 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     rules: int = RULES
 
+    @property
+    def exact(self) -> bool:
+        """Whether its values must come back as what they are, and not only equal."""
+        return is_exact(self.rules)
+
 
 class StepToken(msgspec.Struct, eq=False, kw_only=True):
     """Whether the outcome of an attempt is still needed; read in the thread of the step.
@@ -83,6 +88,7 @@ class StepInfo(msgspec.Struct, frozen=True):
     execution: int = 0
     token: StepToken = msgspec.field(default_factory=StepToken)
     reporter: StepReporter | None = None
+    exact: bool = True
 
     @property
     def cancelled(self) -> bool:

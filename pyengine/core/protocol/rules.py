@@ -16,6 +16,7 @@ have them.
 |   | errors have their second form, in which more of them come back as themselves (values/exceptions.py) |
 |   | a step of `ctx.http` is named after its request, not "http" (features/http/context.py) |
 |   | async generators that code leaves open are closed before the run ends (loop/generators.py) |
+|   | what would come back as something else that is equal is refused (values/likeness.py) |
 """
 
 from __future__ import annotations
@@ -26,8 +27,19 @@ RULES = 4
 TWO_HASHES_RULES = 4
 """The first rules by which a call has a second hash, of its text without defaults."""
 
+_EXACT_VALUES_RULES = 4
+
 HTTP_NAMES_RULES = 4
 """The first rules by which a step of `ctx.http` has the name of its request."""
 
 GENERATORS_RULES = 4
 """The first rules by which async generators that code leaves open are closed before the run ends."""
+
+
+def is_exact(rules: int | None) -> bool:
+    """Whether values are refused that would come back as something else that is equal.
+
+    Args:
+        rules: those of the run; None for what belongs to none.
+    """
+    return rules is None or rules >= _EXACT_VALUES_RULES

@@ -159,7 +159,7 @@ class CallMatcher:
         child = sequence.next_child
         row = self._allocated.get(child)
         if row is None:
-            _, copy, named = signature.check(args, kwargs, packed)
+            _, copy, named = signature.check(args, kwargs, packed, exact=self.run.exact)
             if len(packed) > self.codec.unchecked_bytes:
                 self.codec.check_size(len(packed), f"the input of step {step.name} of run {self.run.id}")
             if child in self._history.open_receives:
@@ -178,7 +178,7 @@ class CallMatcher:
             row.hash != digest
             and not HashedCall(step.key, signature, args, kwargs, packed).agrees(digest, row.hash)
         ):
-            signature.check(args, kwargs, packed)
+            signature.check(args, kwargs, packed, exact=self.run.exact)
             got = describe_call("step", step.name, packed, digest)
             return sequence.disagree(got, row, "step", step.name)
         elif row.type not in _WHOLE_STEPS:
@@ -223,7 +223,7 @@ class CallMatcher:
             (row.type, row.name) != (RowType.CHILD_RUN_SCHEDULED, name)
             or (row.hash != digest and not called().agrees(digest, row.hash))
         ):
-            text = signature.check(args, kwargs, packed)[0]
+            text = signature.check(args, kwargs, packed, exact=self.run.exact)[0]
             workflow.refuse_namesake(self._workflow.home)
             self.codec.check_size(len(packed), f"the input of child run {name} of run {self.run.id}")
             command = RunChild(
@@ -376,7 +376,7 @@ class CallMatcher:
         sequence = self.sequence
         if sequence.restricted and sequence.admit("child run", self._workflow.name) is not None:
             raise Evicted
-        text = (version or self._workflow).signature.encode(args, kwargs)
+        text = (version or self._workflow).signature.encode(args, kwargs, exact=self.run.exact)
         self.codec.check_size(len(text.encode()), f"the input of run {self.run.id}, continued as new")
         raise ContinueAsNewRequest(text, None if version is None else version.version)
 

@@ -402,8 +402,9 @@ class Replay:
             EngineError: it cannot be recorded.
         """
         if self._value is None:
-            where = f"the result of workflow {self.run.workflow} (run {self.run.id})"
-            self._value = self._codec.write(self.workflow.signature.result, main.result(), where)
+            run, codec = self.run, self.workflow.signature.result
+            where = f"the result of workflow {run.workflow} (run {run.id})"
+            self._value = self._codec.write(codec, main.result(), where, exact=run.exact)
         return self._value
 
     def _next_attempt(self, error: BaseException) -> End:

@@ -44,7 +44,7 @@ class ProgressSetter:
             InvalidRequest: the run has set too many names.
         """
         run = self._sequence.run
-        text = self._codec.write_only(value, f"the value {name} of run {run.id}")
+        text = self._codec.write_only(value, f"the value {name} of run {run.id}", exact=run.exact)
         self._names.add(name)
         if len(self._names) > _NAMES_MAX:
             raise InvalidRequest(

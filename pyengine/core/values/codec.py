@@ -30,6 +30,7 @@ from pyengine.core.values.depth import MAX_DEPTH, is_deep
 from pyengine.core.values.error_access import class_name
 from pyengine.core.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, ExceptionCodec
 from pyengine.core.values.hints import properties
+from pyengine.core.values.likeness import refuse_unlike
 from pyengine.core.values.paths import at, brief, difference, holds_non_finite, innermost, place, same
 from pyengine.core.values.pydantic_models import error_text, read_unknown
 from pyengine.core.values.shape_builder import shape_of
@@ -40,6 +41,7 @@ logger = logging.getLogger("pyengine.codec")
 
 WARN_PAYLOAD_BYTES = 1 << 20
 MAX_PAYLOAD_BYTES = 64 << 20
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
 # an escaped NUL: an odd number of backslashes before u0000
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -68,7 +70,7 @@ class TypeCodec:
         DecodeError: values of this annotation cannot be decoded.
     """
 
-    __slots__ = ("annotation", "blind", "defaults", "flat", "loose", "pack", "unpack")
+    __slots__ = ("annotation", "blind", "defaults", "flat", "loose", "overlooks", "pack", "unpack")
 
     annotation: Any
     pack: Callable[[Any], bytes]
@@ -81,6 +83,8 @@ class TypeCodec:
     """Whether all shared encoders give the same text."""
     blind: bool
     """Whether `==` may overlook a NaN."""
+    overlooks: bool
+    """Whether `==` may overlook a zone or a class."""
     defaults: bool
     """Whether some part of the value has fields that may have their default."""
 
@@ -96,6 +100,7 @@ class TypeCodec:
                 hint="declare a dataclass, a msgspec.Struct, a pydantic model or plain JSON types",
             ) from error
         self.blind = "blind" in found
+        self.overlooks = not found.isdisjoint({"any", "times", "models"})
         self.defaults = "defaults" in found
         self.loose = shape is None and "any" in found
         self.flat = shape is None and found.isdisjoint({"any", "mapping"})
@@ -107,13 +112,14 @@ class TypeCodec:
             self.pack = SORTED.encode if "ordered" in found else PLAIN.encode
             self.unpack = _guarded(decoder.decode) if "hook" in found else decoder.decode
 
-    def check(self, value: Any, packed: bytes, where: str) -> tuple[str, Any]:
+    def check(self, value: Any, packed: bytes, where: str, *, exact: bool = False) -> tuple[str, Any]:
         """Return the text, and the value decoded from it, if that equals the original.
 
         Args:
             value: the original.
             packed: the result of `pack`.
             where: its name in errors, e.g. "result of step charge".
+            exact: whether it must not be something else that is equal, either (likeness.py).
 
         Raises:
             EncodeError: the decoded value differs; names the path of the difference.
@@ -131,6 +137,8 @@ class TypeCodec:
             ) from None
         if not same(value, back):
             self._refuse_difference(value, back, where)
+        if exact and self.overlooks and type(value) not in _ATOMS:
+            refuse_unlike(value, back, self.annotation, where)
         if self.blind and "null" in text:
             refuse_non_finite(value, where)
         # the search for one backslash is faster, and mostly suffices
@@ -350,21 +358,22 @@ class Codec:
         self.max_bytes = max_bytes
         self.unchecked_bytes = min(warn_bytes, max_bytes)
 
-    def encode(self, value: Any, annotation: Any = Any, *, where: str) -> str:
+    def encode(self, value: Any, annotation: Any = Any, *, where: str, exact: bool = True) -> str:
         """Return the JSON text of a value.
 
         Args:
             value: the value.
             annotation: its declared type.
             where: its name in errors, e.g. "result of step charge of run order-42".
+            exact: whether it must not come back as something else that is equal, either.
 
         Raises:
             EncodeError: the value decoded from the text would differ.
             PayloadTooLarge: the text is too long.
         """
-        return self.write(type_codec(annotation), value, where)
+        return self.write(type_codec(annotation), value, where, exact=exact)
 
-    def encode_undeclared(self, value: Any, *, where: str) -> str:
+    def encode_undeclared(self, value: Any, *, where: str, exact: bool = True) -> str:
         """Return the JSON text of a value whose reader declares its type elsewhere: plain JSON, or an object
         of a class with fields, by that class.
 
@@ -372,23 +381,24 @@ class Codec:
             EncodeError, PayloadTooLarge: as `encode`.
         """
         try:
-            return self.encode(value, where=where)
+            # a member of an IntEnum may be one again for its reader
+            return self.write(_ANY, value, where, exact=False)
         except EncodeError as error:
             if not isinstance(value, Mapping):
                 with contextlib.suppress(DecodeError, EncodeError):
-                    text = self.encode(value, type(value), where=where)
+                    text = self.encode(value, type(value), where=where, exact=exact)
                     if text.startswith("{"):
                         return text
             error.hint = error.hint and "its reader's type is not known here: write it as that type's JSON"
             raise
 
-    def write(self, codec: TypeCodec, value: Any, where: str) -> str:
+    def write(self, codec: TypeCodec, value: Any, where: str, *, exact: bool = True) -> str:
         """Return the JSON text of a value of a codec; otherwise as `encode`."""
         try:
             packed = pack_value(codec, value, where)
             if len(packed) > self.unchecked_bytes:
                 self.check_size(len(packed), where)
-            return codec.check(value, packed, where)[0]
+            return codec.check(value, packed, where, exact=exact)[0]
         except (EngineError, MemoryError):
             # what there is no memory for now, there may be later
             raise
@@ -398,8 +408,13 @@ class Codec:
                 f"{where} cannot be written as JSON: it raises {name} when it is looked at", where=where
             ) from None
 
-    def write_only(self, value: Any, where: str) -> str:
-        """Return the JSON text of a value that nothing reads back as the same value.
+    def write_only(self, value: Any, where: str, *, exact: bool = True) -> str:
+        """Return the JSON text of a value that is read as JSON only.
+
+        Args:
+            value: the value.
+            where: its name in errors.
+            exact: whether what JSON cannot say is refused, and not written as null.
 
         Raises:
             EncodeError: it cannot be written.
@@ -413,6 +428,8 @@ class Codec:
             self.check_size(len(packed), where)
         refuse_deep(packed, where)
         text = packed.decode()
+        if exact and "null" in text:
+            refuse_non_finite(value, where)
         refuse_nul(text, where, value)
         return text
 

@@ -155,6 +155,8 @@ def properties(annotation: Any) -> set[str]:
       not texts. msgspec can handle either, but not both: its sorted encoder takes text keys only.
     - "blind": `==` may ignore a field: by `compare=False`, or by an `__eq__` of the class.
     - "hook": reading runs code of users.
+    - "times": it holds a datetime or time, whose `==` may overlook its zone.
+    - "models": it holds a class into which is not looked.
     - "defaults": it has fields with defaults.
 
     Raises:
@@ -166,7 +168,7 @@ def properties(annotation: Any) -> set[str]:
     while todo:
         one = todo.pop()
         if is_constrained(one):
-            found |= {"other"} | (properties(get_args(one)[0]) & {"defaults"})
+            found |= {"other"} | (properties(get_args(one)[0]) & {"defaults", "any", "times", "models"})
             continue
         one = bare(one)
         if isinstance(one, TypeVar):
@@ -189,17 +191,25 @@ def properties(annotation: Any) -> set[str]:
 
 def _class_properties(cls: Any) -> set[str]:
     if is_special(cls) or (is_model(cls) and dataclasses.is_dataclass(cls)):
-        return {"other"}
+        return {"other", "models"}
     if is_model(cls):
-        return {"ordered", "mapping"}
+        return {"ordered", "mapping", "models"}
     if isinstance(cls, type) and issubclass(cls, Enum) and not _is_plain_enum(cls):
         return {"other"}
     if not has_fields(cls):
-        return {"any"} if cls is Any else set()
+        return _plain_properties(cls)
     found = {"mapping"} if typing.is_typeddict(cls) else set()
     if hasattr(cls, "__post_init__"):
         found.add("hook")
     return found | {"blind"} if _ignores_fields(cls) else found
+
+
+def _plain_properties(cls: Any) -> set[str]:
+    if cls is Any:
+        return {"any"}
+    if hasattr(cls, "__attrs_attrs__"):
+        return {"models"}
+    return {"times"} if isinstance(cls, type) and issubclass(cls, datetime | time) else set()
 
 
 def _container_properties(cls: Any, args: tuple[Any, ...]) -> set[str]:

@@ -42,6 +42,8 @@ def parts(value: Any) -> list[tuple[str, Any]] | None:
         return _attributes(value, value.__struct_fields__)
     if hasattr(cls, "__pydantic_fields__") and not hasattr(cls, "__dataclass_fields__"):
         return _model_parts(value)
+    if hasattr(cls, "__attrs_attrs__"):
+        return _attributes(value, tuple(one.name for one in cls.__attrs_attrs__))
     if dataclasses.is_dataclass(cls):
         return _attributes(value, tuple(one.name for one in dataclasses.fields(cls)))
     return None

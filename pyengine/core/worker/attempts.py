@@ -21,6 +21,7 @@ from pyengine.core.definitions.retry import NO_RETRY, Retry, policy_text, record
 from pyengine.core.process import clock
 from pyengine.core.protocol.commands import StepOutcome
 from pyengine.core.protocol.progress import ProgressReport
+from pyengine.core.protocol.rules import is_exact
 from pyengine.core.replay.advance import StepCall
 from pyengine.core.values.codec import Codec
 
@@ -62,6 +63,11 @@ class Attempt(msgspec.Struct, eq=False):
     task: asyncio.Task[None] | None = None
     timer: clock.Timer | None = None
     unawaited: Awaitable[Any] | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether values must come back as what they are, and not only equal."""
+        return is_exact(self.rules)
 
     def drop(self) -> None:
         """Close what nobody awaits any more; else Python warns of it."""
@@ -141,7 +147,7 @@ class StepProgress:
             EncodeError: it cannot be written as JSON.
             PayloadTooLarge: it is too large.
         """
-        text = self._codec.write_only(value, f"the value {name} of run {step.run_id}")
+        text = self._codec.write_only(value, f"the value {name} of run {step.run_id}", exact=step.exact)
         self._add(step, ProgressReport(named={name: (step.execution, 0, text)}))
 
     def flush(self) -> None:

@@ -310,6 +310,7 @@ class StepRunner:
                 attempt.execution,
                 attempt.token,
                 self._progress,
+                attempt.exact,
             )
         )
 
@@ -437,7 +438,7 @@ class StepRunner:
         call = attempt.call
         try:
             where = f"the result of step {call.name} of run {attempt.run_id}"
-            text = self._codec.write(call.step.signature.result, value, where)
+            text = self._codec.write(call.step.signature.result, value, where, exact=attempt.exact)
         except (EncodeError, PayloadTooLarge) as error:
             # the body would give the same again
             return step_outcome(call, error=self._failures.text(attempt, error))

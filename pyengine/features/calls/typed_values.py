@@ -20,7 +20,9 @@ from uuid import UUID
 
 import msgspec
 
+from pyengine.core.definitions.current_run import scope
 from pyengine.core.values.codec import UNWRITABLE, TypeCodec, pack_value, type_codec
+from pyengine.core.values.likeness import refuse_zone
 from pyengine.core.values.paths import at, brief, difference
 from pyengine.core.values.pydantic_models import is_model, read_unknown, write_unknown
 from pyengine.core.values.shape_builder import shape_of
@@ -58,6 +60,9 @@ class ValueType:
         """
         if self._is_any:
             return encode_value(value, where)
+        run = scope.get()
+        if self._codec.overlooks and (run is None or run.run.exact):
+            refuse_zone(value, where)
         return encode_value(self._json(value, where) if self._is_json else self._plain(value, where), where)
 
     def decode(self, plain: Any, where: str) -> Any:

@@ -39,8 +39,15 @@ class Compensations:
         self._loop = loop
         self._stack: list[tuple[Callable[..., Awaitable[Any]], tuple[Any, ...], dict[str, Any]]] = []
 
-    def add(self, undo: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Register a call; arguments of a step or workflow are checked and copied now.
+    def add(
+        self,
+        undo: Callable[..., Awaitable[Any]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        exact: bool = True,
+    ) -> None:
+        """Register a call; arguments of a step or workflow are checked and copied now (`Signature.check`).
 
         Raises:
             InvalidRequest: the arguments do not fit its signature.
@@ -48,7 +55,8 @@ class Compensations:
         """
         if isinstance(undo, Step | Workflow):
             signature = undo.definition.signature
-            _, args, kwargs = signature.check(args, kwargs, signature.pack(args, kwargs))
+            packed = signature.pack(args, kwargs)
+            _, args, kwargs = signature.check(args, kwargs, packed, exact=exact)
         self._stack.append((undo, args, kwargs))
 
     async def run(self, error: BaseException, *, left: bool) -> NoReturn:

@@ -42,4 +42,4 @@ class ContextFailures:
             raise InvalidRequest(
                 f"ctx.on_failure takes a step, not {undo!r}", hint="ctx.on_failure(refund, payment)"
             )
-        compensations_of(matcher).add(undo, args, kwargs)
+        compensations_of(matcher).add(undo, args, kwargs, exact=matcher.run.exact)

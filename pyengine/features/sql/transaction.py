@@ -72,6 +72,7 @@ class Transaction:
         self._transactions = transactions_of(matcher)
         self._codec = matcher.codec
         self._run_id = matcher.run.id
+        self._exact = matcher.run.exact
         self._name = name
         self._timeout_ms = timeout_ms
         self._log: TransactionLog | None = None
@@ -289,7 +290,7 @@ class Transaction:
     def _input(self, workflow: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the JSON text of the arguments of a workflow, or of the name of one."""
         if isinstance(workflow, Workflow | BoundWorkflow):
-            return workflow.definition.signature.encode(args, kwargs)
+            return workflow.definition.signature.encode(args, kwargs, exact=self._exact)
         if isinstance(workflow, str) and not (args and kwargs):
             return named_input(self._codec, args, kwargs)
         raise InvalidRequest(
@@ -331,9 +332,9 @@ class Transaction:
         _check_text("signal", dedup or "")
         where = f"the payload of signal {sent.name} to run {run_id}"
         if isinstance(signal, Signal):
-            text = self._codec.encode(payload, signal.annotation, where=where)
+            text = self._codec.encode(payload, signal.annotation, where=where, exact=self._exact)
         else:
-            text = self._codec.encode_undeclared(payload, where=where)
+            text = self._codec.encode_undeclared(payload, where=where, exact=self._exact)
         log.effects.append({"do": "signal", "id": run_id, "name": sent.name, "payload": text, "key": dedup})
 
     async def resolve(self, promise_id: str, value: Any = None) -> None:
@@ -348,7 +349,8 @@ class Transaction:
             NotFound: there is no such promise; raised when the block is left.
             Conflict: it has another outcome already; raised when the block is left.
         """
-        text = self._codec.encode_undeclared(value, where=f"the value of promise {promise_id}")
+        where = f"the value of promise {promise_id}"
+        text = self._codec.encode_undeclared(value, where=where, exact=self._exact)
         self._settle("resolved", promise_id, text)
 
     async def reject(self, promise_id: str, error: BaseException | str) -> None:

@@ -152,9 +152,9 @@ def test_large_values_are_written_beside_the_loop(
         note(len(text))
         return text
 
-    def checked(self: Any, value: Any, text: bytes, where: str) -> tuple[str, Any]:
+    def checked(self: Any, value: Any, text: bytes, where: str, **more: Any) -> tuple[str, Any]:
         note(len(text))
-        return check(self, value, text, where)
+        return check(self, value, text, where, **more)
 
     monkeypatch.setattr(codec, "pack_value", packed)
     monkeypatch.setattr(codec.TypeCodec, "check", checked)

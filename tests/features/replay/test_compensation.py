@@ -105,9 +105,9 @@ def test_a_result_is_written_once() -> None:
     written: list[str] = []
 
     class Noting(Codec):
-        def write(self, codec: TypeCodec, value: Any, where: str) -> str:
+        def write(self, codec: TypeCodec, value: Any, where: str, *, exact: bool = True) -> str:
             written.append(where)
-            return super().write(codec, value, where)
+            return super().write(codec, value, where, exact=exact)
 
     async def code() -> str:
         ctx.on_failure(undo, "a")
