@@ -29,8 +29,8 @@ comment on function durable._later(bigint, bigint) is
 
 create or replace function durable._at(p_ms bigint)
 returns timestamptz language sql immutable parallel safe
-as $$ select case when p_ms >= 253402300800000 then 'infinity' else to_timestamp(p_ms / 1000.0) end $$;
-comment on function durable._at(bigint) is 'Milliseconds as timestamptz, for views; from the year 10000 on as infinity, which every driver can read.';
+as $$ select case when p_ms < 253402300800000 then to_timestamp(p_ms / 1000.0) end $$;
+comment on function durable._at(bigint) is 'Milliseconds as timestamptz, for views; null from the year 10000 on, because many drivers can read neither such years nor infinity.';
 
 create or replace function durable._ms(p_span interval)
 returns bigint language sql immutable parallel safe

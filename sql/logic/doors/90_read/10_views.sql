@@ -66,7 +66,7 @@ comment on column durable.live.waits_for is 'Signals, rows, runs, promises and o
 comment on column durable.live.created_at is 'When it was started.';
 comment on column durable.live.settled_at is 'When it ended; null: it has not.';
 comment on column durable.live.age is 'How long it took, or has taken so far.';
-comment on column durable.live.deadline is 'When it times out.';
+comment on column durable.live.deadline is 'When it times out; null means never.';
 comment on column durable.live.not_before is 'When it may be claimed at the earliest; null: it waits for something else, or has ended.';
 comment on column durable.live.parent is 'The run whose child it is; null: none.';
 comment on column durable.live.key is 'The key of its start, under which no other run of the workflow begins; null: none.';
@@ -136,7 +136,7 @@ comment on column durable.runs.waits_for is 'Signals, rows, runs, promises and o
 comment on column durable.runs.created_at is 'When it was started.';
 comment on column durable.runs.settled_at is 'When it ended; null: it has not.';
 comment on column durable.runs.age is 'How long it took, or has taken so far.';
-comment on column durable.runs.deadline is 'When it times out.';
+comment on column durable.runs.deadline is 'When it times out; null means never.';
 comment on column durable.runs.not_before is 'When it may be claimed at the earliest; null: it waits for something else, or has ended.';
 comment on column durable.runs.parent is 'The run whose child it is; null: none.';
 comment on column durable.runs.key is 'The key of its start, under which no other run of the workflow begins; null: none.';
@@ -275,7 +275,7 @@ comment on column durable.promises.value_headers is 'The headers of that.';
 comment on column durable.promises.tags is 'Its tags.';
 comment on column durable.promises.created_at is 'When it was created.';
 comment on column durable.promises.settled_at is 'When it settled; null: it is pending.';
-comment on column durable.promises.timeout_at is 'When it times out.';
+comment on column durable.promises.timeout_at is 'When it times out; null means never.';
 comment on column durable.promises.owner is 'The run that called it; null: none.';
 comment on column durable.promises.child is 'Its number among the calls of that run.';
 comment on column durable.promises.tenant is 'The tenant that it belongs to.';

@@ -15,7 +15,7 @@ comment on function durable._span(bigint) is 'A span as a short text, rounded do
 create or replace function durable._clock_time(p_at bigint, p_now bigint)
 returns text language sql stable
 as $$
-  select case when not isfinite(durable._at(p_at)) then 'never' else
+  select case when p_at is not null and durable._at(p_at) is null then 'never' else
     case durable._at(p_at)::date - durable._at(p_now)::date
       when 0 then '' when 1 then 'tomorrow ' when -1 then 'yesterday ' else to_char(durable._at(p_at), 'YYYY-MM-DD ') end
     || to_char(durable._at(p_at), case when abs(p_at - p_now) < 600000 then 'FMHH24:MI:SS' else 'FMHH24:MI' end) end
@@ -31,7 +31,7 @@ comment on function durable._since(bigint, bigint) is 'The part of a sentence th
 create or replace function durable._until(p_at bigint, p_now bigint)
 returns text language sql stable
 as $$
-  select case when p_at is null or not isfinite(durable._at(p_at)) then ''
+  select case when durable._at(p_at) is null then ''
               else concat(', until ', durable._clock_time(p_at, p_now),
                           case when p_at - p_now < 3600000 then format(' (in %s)', durable._span(p_at - p_now)) end) end
 $$;

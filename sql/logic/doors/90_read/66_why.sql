@@ -163,7 +163,7 @@ begin
   end if;
   return query
   select r.depth, r.id, r.cause, r.sentence, durable._at(r.since),
-         nullif(durable._at(r.until), 'infinity'),
+         durable._at(r.until),
          jsonb_build_object('name', r.name) || r.details
   from (select 0 as depth, $1 as id, c.* from durable._copy_causes($1) c
         union all
