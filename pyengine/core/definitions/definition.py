@@ -21,6 +21,18 @@ from pyengine.errors import InvalidRequest
 
 OnInterrupt: TypeAlias = Literal["retry", "fail"]
 
+# a digest of code: 28 bytes of the code, these two, and the major and the minor version of its Python
+_CODE_BYTES = 28
+_PYTHON = b"py"
+THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def python_of(digest: str) -> str | None:
+    """Return the Python that a digest of code names, such as "3.11"; None if it is of a worker of 0.1.0."""
+    whole = bytes.fromhex(digest)
+    named = whole[_CODE_BYTES:-2] == _PYTHON
+    return f"{whole[-2]}.{whole[-1]}" if named else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDef:
@@ -123,7 +135,8 @@ class WorkflowDef:
         return module, self.signature.parameters
 
     def digest(self, loop_version: int | str) -> str:
-        """Return 64 hex digits that change with the code, the Python minor version or the loop.
+        """Return 64 hex digits that change with the code, the Python minor version or the loop; the last
+        eight name that Python (decisions/0131).
 
         Args:
             loop_version: version of the deterministic loop that will drive it.
@@ -133,5 +146,5 @@ class WorkflowDef:
         except (OSError, TypeError):
             code = self.fn.__code__
             source = f"{code.co_code.hex()} {code.co_names} {code.co_varnames}"
-        python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return hashlib.sha256("\0".join((source, python, str(loop_version))).encode()).hexdigest()
+        hashed = hashlib.sha256(f"{source}\0{loop_version}".encode()).digest()[:_CODE_BYTES]
+        return (hashed + _PYTHON + bytes(map(int, THIS_PYTHON.split(".")))).hex()

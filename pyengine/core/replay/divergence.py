@@ -20,8 +20,8 @@ from pyengine.errors import EngineError
 SAME_AS_JOURNAL = "what the journal expects"
 
 _HAZARDS_MAX = 3
-_CHANGED = "the code was changed after the run began: a second replay did the same"
-_READS = "the code was changed after the run began, or reads what has changed"
+_CHANGED = "the code or its Python was changed after the run began: a second replay did the same"
+_READS = "the code or its Python was changed after the run began, or reads what has changed"
 _REMEMBERS = "the code reads what has changed since it ran, such as a global or a closure"
 _PASS = "pass it as an argument, or read it in a step"
 _TAKE = "take time, random numbers and ids from ctx.now, ctx.random and ctx.uuid4, and the rest from steps"

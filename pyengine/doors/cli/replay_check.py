@@ -102,6 +102,8 @@ def _document(report: Report) -> dict[str, Any]:
         "ok": report.count("ok"),
         "diverged": report.count("diverged"),
         "unknown": report.count("unknown"),
+        "python": report.python,
+        "other_pythons": report.other_pythons(),
         "breaks": [dataclasses.asdict(one) for one in report.breaks()],
         "runs": [dataclasses.asdict(one) for one in report.runs],
     }
@@ -117,6 +119,11 @@ def _show(console: Console, report: Report, app: str) -> None:
     counts: dict[tuple[str, str], list[str]] = {}
     for one in report.runs:
         counts.setdefault((one.workflow, one.version), []).append(one.verdict)
+    for python, number in report.other_pythons().items():
+        were = "was" if number == 1 else "were"
+        drove = f"{number} of the runs that break {were} driven by Python {python}"
+        way_out = f"this is Python {report.python}: a worker with Python {python} can end them"
+        console.print(Text(f"{drove}, and {way_out}", style="bold"), soft_wrap=True)
     breaks = report.breaks()
     for key, verdicts in counts.items():
         diverged, total = verdicts.count("diverged"), len(verdicts)

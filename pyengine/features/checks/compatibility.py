@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from pyengine.core.definitions.current_run import RunInfo
-from pyengine.core.definitions.definition import WorkflowDef
+from pyengine.core.definitions.definition import WorkflowDef, python_of
 from pyengine.core.protocol.commands import (
     Cancelled,
     Complete,
@@ -77,6 +77,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         waiting_on: child numbers that it waits for, if it waits.
         rows: JSON text of its rows.
         rules: the rules by which it is replayed.
+        digest: digest of the code that wrote it, in hex.
     """
 
     execution: int
@@ -92,6 +93,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     waiting_on: list[int] | None = None
     rows: str = "[]"
     rules: int = RULES
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,7 @@ class Finding:
         ends: the end of the replay: waits, works (steps are to be executed), completed, failed, cancelled,
             continued; None if it diverged before or was not replayed.
         divergence: the first difference.
+        python: the Python that drove the run, if that is known.
     """
 
     id: str
@@ -138,6 +141,7 @@ class Finding:
     verdict: Verdict
     ends: str | None = None
     divergence: Divergence | None = None
+    python: str | None = None
 
 
 def check_journal(journal: Journal, workflow: WorkflowDef | None, codec: Codec) -> Finding:
@@ -169,6 +173,7 @@ def check_journal(journal: Journal, workflow: WorkflowDef | None, codec: Codec) 
         verdict="unknown" if workflow is None else "ok" if divergence is None else "diverged",
         ends=ends,
         divergence=divergence,
+        python=None if journal.digest is None else python_of(journal.digest),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from pyengine.core.database.connection import Database, mapped
 from pyengine.core.database.pool import ConnectionPool
 from pyengine.core.database.sessions import DRIVER_ERRORS
 from pyengine.core.database.statements.procedures import JOURNAL_LIST, JOURNALS, JOURNALS_OF
-from pyengine.core.definitions.definition import WorkflowDef
+from pyengine.core.definitions.definition import THIS_PYTHON, WorkflowDef
 from pyengine.core.definitions.registry import Registry
 from pyengine.core.values.codec import Codec
 from pyengine.errors import InvalidRequest, NotFound
@@ -52,13 +53,20 @@ class Report:
 
     Args:
         runs: one finding for each journal, by workflow and version, in the order of their starts.
+        python: the Python that replayed them.
     """
 
     runs: tuple[Finding, ...]
+    python: str = THIS_PYTHON
 
     def count(self, verdict: Verdict) -> int:
         """Return the number of runs with this verdict."""
         return sum(one.verdict == verdict for one in self.runs)
+
+    def other_pythons(self) -> dict[str, int]:
+        """Return how many of the runs that diverge were driven by each Python that is not this one."""
+        diverged = (one.python for one in self.runs if one.verdict == "diverged")
+        return dict(sorted(Counter(one for one in diverged if one not in (None, self.python)).items()))
 
     def breaks(self) -> list[Break]:
         """Return the differences, sorted by the number of their runs, largest first."""

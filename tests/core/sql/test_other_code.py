@@ -248,3 +248,44 @@ def test_a_refusal_is_judged_in_a_turn_with_others(conn: Connection, clock: Cloc
         digest=OLD,
     )
     assert [answer.of(one) for one in (a, b, c)] == [("ok", "halted"), ("ok", "done"), ("ok", "done")]
+
+
+def named(code: str, python: str = "") -> bytes:
+    """A digest of this code; of a worker that names its Python, unless there is none."""
+    return (code * 32).encode() if not python else (code * 28 + "py").encode() + bytes([3, int(python[2:])])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message", "hint"),
+    [
+        (
+            named("a", "3.11"),
+            named("a", "3.14"),
+            "Python 3.14 does not do what Python 3.11 did with the same source of the workflow: m",
+            "a worker with Python 3.11 can end this run",
+        ),
+        (
+            named("a", "3.11"),
+            named("b", "3.14"),
+            "this run was driven by Python 3.11, and this worker is Python 3.14: m",
+            "h",
+        ),
+        (named("a", "3.14"), named("b", "3.14"), "m", "h"),
+        (named("a"), named("b", "3.14"), "m", "h"),
+        (named("a"), named("b"), "m", "h"),
+    ],
+)
+def test_the_python_is_named_first(
+    conn: Connection, before: bytes, now: bytes, message: str, hint: str
+) -> None:
+    """If it is known and another one: before the code, and in its place where the source is the same."""
+    problem = json.dumps({"type": "NondeterminismError", "message": "m", "child": 3, "data": {"hint": "h"}})
+    (found,) = ask(
+        conn,
+        (
+            "select durable._with_python(h, %s) from jsonb_populate_record(null::durable._executions, "
+            "jsonb_build_object('former_digest', %s::bytea, 'digest', %s::bytea)) h",
+            (problem, before, now),
+        ),
+    )
+    assert json.loads(found) == {**json.loads(problem), "message": message, "data": {"hint": hint}}

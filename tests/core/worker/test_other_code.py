@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from pyengine import App, Signal, ctx
+from pyengine.core.definitions import definition
 
 Connection = psycopg.Connection[tuple[object, ...]]
 RUNS = 6
@@ -180,3 +181,51 @@ def test_queued_runs_whose_parameter_was_renamed(dsn: str, conn: Connection) -> 
             await until(conn, {"completed": RUNS, "failed": 1})
 
     asyncio.run(main())
+
+
+def adding(dsn: str, given: list[float]) -> App:
+    """A workflow that records what its Python makes of the same source."""
+    app = App(dsn)
+
+    @app.step
+    async def note(total: float) -> None: ...
+
+    @app.workflow
+    async def order(number: int) -> str:
+        await note(sum(given))
+        return f"{await ctx.receive(go)}"
+
+    return app
+
+
+def test_another_python(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A halt names the Python that drove the run before it blames the code, and the run goes on by itself at
+    a worker of its Python."""
+
+    def python(version: str) -> None:
+        monkeypatch.setattr(definition, "THIS_PYTHON", version)
+
+    async def main() -> None:
+        python("3.11")
+        await begun_by(adding(dsn, [0.1] * 10), conn)
+        python("3.14")
+        async with adding(dsn, [1.0]).worker():
+            await wake(adding(dsn, [1.0]))
+            await until(conn, {"halted": RUNS})
+
+    asyncio.run(main())
+    problems = conn.execute("select distinct problem::jsonb from durable._executions").fetchall()
+    for (problem,) in problems:
+        assert problem["message"].startswith(
+            "Python 3.14 does not do what Python 3.11 did with the same source of the workflow: run o"
+        )
+        assert problem["data"]["hint"] == "a worker with Python 3.11 can end this run"
+    (why,) = conn.execute("select string_agg(sentence, '') from durable.why('o0')").fetchone() or ("",)
+    assert "Python 3.14 does not do" in str(why) and ", Python 3.11), and goes on by itself then" in str(why)
+
+    async def mended() -> None:
+        python("3.11")
+        async with adding(dsn, [0.1] * 10).worker():
+            await until(conn, {"completed": RUNS})
+
+    asyncio.run(mended())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from pyengine import App
 from pyengine.doors.cli.worker import load
+from pyengine.features.checks.replay_check import Report
 
 SHOP = """
 from pyengine import App, ctx
@@ -102,6 +104,22 @@ def test_swapped_steps_exit_1_and_are_named(at_database: Any, waiting: list[str]
     )
     assert "ctx.patched" in answer.err
     assert "pyengine show order-1" in answer.err
+
+
+def test_another_python_is_named_first(
+    at_database: Any, waiting: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before what differs, for people and for programs."""
+    monkeypatch.setattr(Report, "__init__", functools.partialmethod(Report.__init__, python="3.99"))
+    first, second, *_ = at_database("replay-check", "rc_swapped:app").out.splitlines()
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert first == (
+        f"3 of the runs that break were driven by Python {here}, and this is Python 3.99: "
+        f"a worker with Python {here} can end them"
+    )
+    assert second == "order: breaks 3 of 3 runs"
+    document = at_database("replay-check", "rc_swapped:app", "--json").document
+    assert (document["python"], document["other_pythons"]) == ("3.99", {here: 3})
 
 
 def test_the_document_has_every_run(at_database: Any, waiting: list[str]) -> None:

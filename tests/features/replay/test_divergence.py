@@ -106,8 +106,8 @@ def test_code_that_was_changed() -> None:
         f"run run-1, child 0: the journal expects {error.expected}, the code made child run ship (input [7])"
     )
     assert error.hint == (
-        "the code was changed after the run began: a second replay did the same; deploy the code that began "
-        "the run, or give the change a new version"
+        "the code or its Python was changed after the run began: a second replay did the same; deploy the "
+        "code that began the run, or give the change a new version"
     )
 
 

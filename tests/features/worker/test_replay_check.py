@@ -15,6 +15,7 @@ import pytest
 from pyengine import App, ctx
 from pyengine.core.client.run import Run
 from pyengine.core.database.connection import Database
+from pyengine.core.definitions import definition
 from pyengine.doors.admin import migrate
 from pyengine.doors.embedded.server import EmbeddedPostgres
 from pyengine.errors import InvalidRequest, NotFound
@@ -228,6 +229,19 @@ def only(report: Report) -> Finding:
     """The one finding."""
     (one,) = report.runs
     return one
+
+
+def test_the_python_that_drove_them_is_reported(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many of the runs that break another Python has driven; one that fits is none of them."""
+    for python, ids in (("3.10", ["a"]), ("3.9", ["b", "c"])):
+        monkeypatch.setattr(definition, "THIS_PYTHON", python)
+        begin(shop(dsn, "charge"), ids)
+    monkeypatch.undo()
+    begin(shop(dsn, "charge"), ["d"])
+    report = check(shop(dsn, "reserve"), dsn)
+    assert report.other_pythons() == {"3.10": 1, "3.9": 2} and report.count("diverged") == 4
+    assert [one.python for one in report.runs] == ["3.10", "3.9", "3.9", report.python]
+    assert check(shop(dsn, "charge"), dsn).other_pythons() == {}
 
 
 def test_a_removed_call_is_reported(dsn: str) -> None:

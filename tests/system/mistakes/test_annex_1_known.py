@@ -265,7 +265,7 @@ def test_row_27_code_that_was_changed(dsn: str) -> None:
     problem = halted("order", version(False), version(True))
     assert problem["message"].startswith("run r, child 0: the journal expects step charge ")
     assert "the code made step reserve (input [])" in problem["message"]
-    assert "the code was changed after the run began" in str(problem)
+    assert "the code or its Python was changed after the run began" in str(problem)
 
 
 def test_row_31_an_unknown_workflow(dsn: str) -> None:

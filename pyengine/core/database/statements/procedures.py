@@ -376,11 +376,11 @@ JOURNAL_LIST = Procedure(
 JOURNALS = Procedure(
     signature=(
         "(executions[]) -> (execution, id, workflow, version, param, started_at, queue, first_child, state, "
-        "outcome, waiting_on[], rows json, rules)"
+        "outcome, waiting_on[], rows json, rules, digest)"
     ),
     sql=(
         "select execution, id, workflow, version, param, started_at, queue, first_child, state, outcome, "
-        "waiting_on, rows, rules from durable.journals_v1($1)"
+        "waiting_on, rows, rules, digest from durable.journals_v1($1)"
     ),
 )
 

@@ -25,6 +25,33 @@ $$;
 comment on function durable._writer(durable._executions) is
   'Digest of the code that made the last call in the journal. A worker that has only claimed the run does not count.';
 
+create or replace function durable._python_of(p_digest bytea)
+returns text language sql immutable parallel safe
+as $$
+  select format('%s.%s', get_byte(p_digest, 30), get_byte(p_digest, 31))
+  where octet_length(p_digest) = 32 and substr(p_digest, 29, 2) = 'py'
+$$;
+comment on function durable._python_of(bytea) is
+  'The minor version of the Python that a digest of code names, such as 3.11; null for a digest of a worker of 0.1.0, which named none.';
+
+create or replace function durable._with_python(p_head durable._executions, p_problem text)
+returns text language sql stable
+as $$
+  select coalesce((
+    select (v.problem || jsonb_build_object(
+        'message', concat(case when v.is_same then format('Python %s does not do what Python %s did with the same source of the workflow', v.now, v.before)
+                               else format('this run was driven by Python %s, and this worker is Python %s', v.before, v.now) end,
+                          ': ', v.problem ->> 'message'))
+      || case when v.is_same then jsonb_build_object('data', coalesce(v.problem -> 'data', '{}') || jsonb_build_object(
+           'hint', format('a worker with Python %s can end this run', v.before))) else '{}' end)::text
+    from (select p_problem::jsonb as problem, durable._python_of(p_head.former_digest) as before,
+                 durable._python_of(p_head.digest) as now,
+                 substr(p_head.former_digest, 1, 28) = substr(p_head.digest, 1, 28) as is_same) v
+    where v.before <> v.now), p_problem)
+$$;
+comment on function durable._with_python(durable._executions, text) is
+  'A problem of replay with the Python that wrote the journal and that of the worker, if they differ: it is named before the code.';
+
 create or replace function durable._workers_with_code(
   p_queue text, p_workflow text, p_version text, p_digest bytea, p_now bigint)
 returns text[] language plpgsql volatile
@@ -87,11 +114,18 @@ create or replace function durable._leave_to_their_code(p_ids text[], p_problems
 returns text[] language plpgsql volatile
 as $$
 declare
+  v_problems text[];
   v_free text[];
   v_workers text[];
   v_halted text[];
   v_queues text[];
 begin
+  v_problems := array(
+    select durable._with_python(h, u.problem)
+    from unnest(p_ids, p_problems) with ordinality as u (id, problem, n)
+    join durable._tasks t on t.id = any (array[u.id])
+    join durable._executions h on h.execution = any (array[t.execution])
+    order by u.n);
   update durable._executions h set digest = h.former_digest, former_digest = null, code_seq = null
   where h.execution = any (array(select t.execution from durable._tasks t where t.id = any (p_ids)));
   select coalesce(array_agg(w.id) filter (where w.worker is not null), '{}'),
@@ -99,7 +133,7 @@ begin
          coalesce(array_agg(w.id) filter (where w.worker is null), '{}')
   into v_free, v_workers, v_halted
   from durable._their_workers(p_ids, p_now) w;
-  perform durable._halt_runs(v_halted, array(select p_problems[array_position(p_ids, i)] from unnest(v_halted) i), p_now);
+  perform durable._halt_runs(v_halted, array(select v_problems[array_position(p_ids, i)] from unnest(v_halted) i), p_now);
   perform durable._wait_for_code(v_halted);
   if v_free = '{}' then
     return '{}';

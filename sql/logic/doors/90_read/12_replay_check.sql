@@ -30,7 +30,7 @@ comment on function durable._passed_on(durable._executions) is
 
 create or replace function durable.journals_v1(p_executions bigint[])
 returns table (execution bigint, id text, workflow text, version text, param text, started_at bigint, queue text,
-               first_child integer, state text, outcome text, waiting_on integer[], "rows" json, rules smallint)
+               first_child integer, state text, outcome text, waiting_on integer[], "rows" json, rules smallint, digest text)
 language sql stable
 as $$
   select h.execution, h.id, h.workflow, h.workflow_version,
@@ -42,7 +42,7 @@ as $$
          case when p.head is distinct from h.execution then durable._passed_on(h)
               when p.state = 'resolved' then p.value_data
               when p.state <> 'pending' then durable._error_of(p.state, p.value_data) end,
-         h.waiting_on, r."rows", h.rules
+         h.waiting_on, r."rows", h.rules, encode(durable._writer(h), 'hex')
   from unnest(p_executions) x (execution)
   join durable._executions h on h.execution = any (array[x.execution])
   join durable._promises p on p.id = any (array[h.id])

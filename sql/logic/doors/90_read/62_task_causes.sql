@@ -129,9 +129,10 @@ begin
     when v_problem ->> 'type' = 'Paused' then durable._because(
       'paused', p_head.workflow, 'is paused: ' || (v_problem ->> 'message'), p_details => jsonb_build_object('problem', v_problem))
     when exists (select from durable._code_waits c where c.id = p_task.id) then durable._because(
-      'waits_for_code', p_head.workflow, format('halted: %s; waits for a worker with the code that wrote its journal (digest %s), '
+      'waits_for_code', p_head.workflow, format('halted: %s; waits for a worker with the code that wrote its journal (digest %s%s), '
                                                 'and goes on by itself then', durable._error_line(v_problem),
-                                                left(encode(p_head.digest, 'hex'), 12)),
+                                                left(encode(p_head.digest, 'hex'), 12),
+                                                ', Python ' || durable._python_of(p_head.digest)),
       p_details => jsonb_build_object('problem', v_problem, 'digest', encode(p_head.digest, 'hex')))
     else durable._because('halted', v_problem ->> 'type',
                           format('halted: %s%s; %s with code that fits its journal; else fork it from before the difference',
