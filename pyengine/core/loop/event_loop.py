@@ -23,7 +23,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVarTuple
 
-from pyengine.core.loop import restrictions
+from pyengine.core.loop import restrictions, wait_for  # noqa: F401
 from pyengine.core.loop.anyio_scopes import adapt_anyio
 from pyengine.core.loop.futures import (
     DeterministicFuture,
@@ -63,6 +63,7 @@ class DeterministicLoop(_EventLoop):
     Args:
         timers: makes and cancels durable timers.
         run_id: id of the run; salts the hashes and stands in messages. The same at every replay.
+        waits_in_place: `asyncio.wait_for` does on 3.11 as on later Pythons (wait_for.py, which asks for it).
 
     Attributes:
         installed: a context in which this loop is the running one; await nothing in it.
@@ -70,8 +71,9 @@ class DeterministicLoop(_EventLoop):
         generators: its async generators; None if none has begun.
     """
 
-    def __init__(self, timers: Timers, run_id: str) -> None:
+    def __init__(self, timers: Timers, run_id: str, *, waits_in_place: bool = True) -> None:
         self.run_id = run_id
+        self.waits_in_place = waits_in_place
         self.closing = False  # true from eviction on: every durable call and log line is dead
         self.ignoring_shields = False  # while true no shield defers a cancellation
         self.unhandled: list[UnhandledError] = []

@@ -17,6 +17,7 @@ have them.
 |   | a step of `ctx.http` is named after its request, not "http" (features/http/context.py) |
 |   | async generators that code leaves open are closed before the run ends (loop/generators.py) |
 |   | what would come back as something else that is equal is refused (values/likeness.py) |
+|   | `asyncio.wait_for` awaits in place on 3.11 too (loop/wait_for.py) |
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ HTTP_NAMES_RULES = 4
 
 GENERATORS_RULES = 4
 """The first rules by which async generators that code leaves open are closed before the run ends."""
+
+WAIT_FOR_RULES = 4
+"""The first rules by which `asyncio.wait_for` has one order on every Python."""
 
 
 def is_exact(rules: int | None) -> bool:

@@ -39,6 +39,7 @@ from pyengine.core.protocol.commands import (
     StartTimer,
 )
 from pyengine.core.protocol.journal import SCHEDULING_STEPS, RowType
+from pyengine.core.protocol.rules import WAIT_FOR_RULES
 from pyengine.core.replay.asks import Asks
 from pyengine.core.replay.call_hashes import HashedCall
 from pyengine.core.replay.call_sequence import NOTHING, CallSequence, Match
@@ -101,7 +102,7 @@ class CallMatcher:
         randomness: Randomness,
         codec: Codec,
     ) -> None:
-        self.loop = DeterministicLoop(self, run.id)
+        self.loop = DeterministicLoop(self, run.id, waits_in_place=run.rules >= WAIT_FOR_RULES)
         self.sequence = CallSequence(run, history, self.loop)
         self.open_steps: dict[int, PendingStep] = {}
         self.new_steps: list[int] = []

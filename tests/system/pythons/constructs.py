@@ -103,6 +103,28 @@ async def timeout_around_a_group() -> None:
             tasks.create_task(two("a"))
 
 
+async def wait_for_beside_others() -> None:
+    await asyncio.gather(asyncio.wait_for(two("a"), 60), two("b"))
+    with contextlib.suppress(TimeoutError):
+        await asyncio.gather(asyncio.wait_for(tidy(), 0.01), two("c"))
+
+
+async def wait_for_a_place() -> None:
+    places = asyncio.Semaphore(1)
+
+    async def takes(name: str) -> None:
+        try:
+            await asyncio.wait_for(places.acquire(), 0.01)
+        except TimeoutError:
+            await note(f"{name} gave up")
+            return
+        await ctx.sleep(0.05)
+        await note(name)
+        places.release()
+
+    await asyncio.gather(*(takes(name) for name in "abc"))
+
+
 async def wait_first() -> None:
     tasks = [asyncio.create_task(two("a")), asyncio.create_task(tidy())]
     _, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -211,6 +233,19 @@ async def generator() -> None:
                 break
 
 
+async def generators_left_open() -> None:
+    async def numbers() -> AsyncIterator[str]:
+        try:
+            yield await note("made")
+        finally:
+            await note("closed")
+
+    async for _ in numbers():
+        break
+    async for _ in numbers():
+        break
+
+
 async def stack() -> None:
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(note, "undo a")
@@ -263,6 +298,7 @@ async def tidy() -> None:
 
 PARTS = (
     *(gather_errors, group, failing_group, nested_groups, timeout, timeout_around_a_group, wait_first),
+    *(wait_for_beside_others, wait_for_a_place, generators_left_open),
     *(as_completed, event, queue, lock, semaphore, condition, barrier, shield, generator, stack, yields),
     *(timers, children, values, chances),
 )

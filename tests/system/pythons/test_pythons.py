@@ -79,4 +79,4 @@ def test_another_python_runs_and_replays(
     other.run(dsn, "constructs.py", "begin", minor)
     run(Path(sys.executable), dsn, here, "constructs.py", "begin", "here")
     check = ("-m", "pyengine", "replay-check", "constructs:app", "--json")
-    assert replayed(other.run(dsn, *check)) == replayed(run(Path(sys.executable), dsn, here, *check)) == 44
+    assert replayed(other.run(dsn, *check)) == replayed(run(Path(sys.executable), dsn, here, *check)) == 50

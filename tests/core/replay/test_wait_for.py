@@ -1,0 +1,92 @@
+"""Law: `asyncio.wait_for` in a workflow has one order on every Python, whoever imported it first."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from asyncio import wait_for
+from typing import Any
+
+import pytest
+
+from pyengine.context import ctx
+from tests.core.replay.memory_run import MemoryRun, greet, workflow
+
+IN_PLACE = sys.version_info >= (3, 12)
+
+
+async def two(name: str) -> str:
+    """Two calls."""
+    await greet(f"{name} 1")
+    return await greet(f"{name} 2")
+
+
+async def beside() -> list[str]:
+    """One beside other work."""
+    return await asyncio.gather(wait_for(two("a"), 60), two("b"))
+
+
+async def too_late() -> str:
+    """One whose time is over, and that cleans up."""
+
+    async def tidies() -> None:
+        try:
+            await ctx.sleep("1h")
+        finally:
+            async with ctx.shield():
+                await greet("tidied")
+
+    try:
+        await wait_for(tidies(), 1)
+    except TimeoutError:
+        return "too late"
+    return "in time"
+
+
+def finished(code: Any, rules: int) -> tuple[Any, list[tuple[int, Any]]]:
+    """Run it to its end, each child after the other; return its value and its calls in their order."""
+    run = MemoryRun(workflow(code), rules=rules)
+    calls: dict[int, Any] = {}
+    while run.open and not run.warm.finished:
+        calls |= {child: getattr(one, "args", ("timer",))[0] for child, one in run.open.items()}
+        timers = [child for child in run.open if calls[child] == "timer"]
+        steps = [child for child in run.open if calls[child] != "timer"]
+        run.complete(min(steps) if steps else max(timers) - 1, "x")
+        assert type(run.cold().end) is type(run.end)
+    return run.value, [calls[child] for child in sorted(calls)]
+
+
+def test_calls_begin_in_place() -> None:
+    """Its part begins where it is awaited; in a run born under older rules as this Python has it."""
+    in_place = ["timer", "a 1", "b 1", "a 2", "b 2"]
+    assert finished(beside, 4) == (["x", "x"], in_place)
+    older = in_place if IN_PLACE else ["timer", "b 1", "a 1", "b 2", "a 2"]
+    assert finished(beside, 3) == (["x", "x"], older)
+
+
+@pytest.mark.parametrize("rules", [3, 4])
+def test_a_limit_that_ends(rules: int) -> None:
+    """It cancels what it waits for, waits for its clean-up, and raises TimeoutError."""
+    assert finished(too_late, rules) == ("too late", ["timer", "timer", "tidied"])
+
+
+def test_other_loops_have_what_they_had() -> None:
+    """Outside of workflows it has its name and parameters, and makes a task where this Python does."""
+
+    async def own() -> bool:
+        outer = asyncio.current_task()
+
+        async def inner() -> bool:
+            return asyncio.current_task() is outer
+
+        with pytest.raises(TimeoutError):
+            await wait_for(asyncio.sleep(3600), 0)
+        with pytest.raises(TimeoutError):
+            await wait_for(asyncio.sleep(3600), 1e-9)
+        return await wait_for(inner(), 60)
+
+    assert asyncio.run(own()) is IN_PLACE
+    assert wait_for is asyncio.wait_for is asyncio.tasks.wait_for
+    assert list(inspect.signature(wait_for).parameters) == ["fut", "timeout"]
+    assert wait_for.__name__ == "wait_for"
