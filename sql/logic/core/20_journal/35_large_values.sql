@@ -5,7 +5,8 @@
 --
 -- In data, the control character SUB, which JSON text never contains, marks what is not plain text:
 --   SUB f    at the beginning: references follow; each is SUB and the 64 hex digits of a hash, and stands for that value
---   SUB t    at the beginning: the text after it is meant as it is; it begins with SUB itself
+--   SUB t    at the beginning: the text after it is meant as it is: it begins with SUB itself, or it is a list or map that was
+--            taken apart and has no reference, so that nobody looks for one in all of it
 -- White space between the elements of a value that was taken apart is not kept.
 
 create or replace function durable._sub()
@@ -27,6 +28,11 @@ create or replace function durable._reference(p_hash bytea)
 returns text language sql immutable parallel safe
 as $$ select durable._sub() || encode(p_hash, 'hex') $$;
 comment on function durable._reference(bytea) is 'The reference to a stored value.';
+
+create or replace function durable._parted(p_form text)
+returns text language sql immutable parallel safe
+as $$ select durable._sub() || case when position(durable._sub() in p_form) > 0 then 'f' else 't' end || p_form $$;
+comment on function durable._parted(text) is 'A list or map that was taken apart, in the form of data.';
 
 create or replace function durable._value_hash(p_data text)
 returns bytea language sql immutable parallel safe
@@ -85,8 +91,7 @@ begin
     on conflict do nothing;
     insert into durable._journal_values (bucket, execution, hash, prefix, data)
     values (p_bucket, p_execution, v_hashes[v_count + 1], v_hashes[v_known + 1],
-            durable._sub() || 'f' || case when v_known = 0 then '[' else ',' end
-              || array_to_string(p_forms[v_known + 1:], ','));
+            durable._parted(case when v_known = 0 then '[' else ',' end || array_to_string(p_forms[v_known + 1:], ',')));
   end if;
   return durable._reference(v_hashes[v_count + 1]) || ']';
 end
@@ -108,11 +113,11 @@ begin
     return durable._insert_value(p_bucket, p_execution, durable._plain(p_text));
   end if;
   if v_type = 'object' then
-    return durable._insert_value(p_bucket, p_execution, durable._sub() || 'f{' || (
+    return durable._insert_value(p_bucket, p_execution, durable._parted('{' || (
       select string_agg(to_json(e.key)::text || ':' || case
                when octet_length(e.value::text) < 256 then e.value::text
                else durable._store_value(p_bucket, p_execution, e.value::text, p_levels - 1) end, ',' order by e.ord)
-      from json_each(p_text::json) with ordinality as e (key, value, ord)) || '}');
+      from json_each(p_text::json) with ordinality as e (key, value, ord)) || '}'));
   end if;
   select array_agg(case when octet_length(e.text) between 256 and v_limit - 1 then e.text end order by e.ord),
          array_agg(case
@@ -221,7 +226,8 @@ begin
     select coalesce(sum(case when v.prefix is null and left(v.data, 1) <> durable._sub() then octet_length(v.data)
                              else durable._size_of(p_bucket, p_execution, v.prefix, v.data) end), 0)
     from (select decode(left(s.text, 64), 'hex') as hash
-          from string_to_table(p_data, durable._sub()) with ordinality as s (text, ord) where s.ord > 2
+          from string_to_table(case when starts_with(p_data, durable._sub() || 'f') then p_data end, durable._sub())
+               with ordinality as s (text, ord) where s.ord > 2
           union all select p_prefix) r
     cross join lateral (select x.prefix, x.data from durable._journal_values x
                         where x.bucket = p_bucket and x.execution = p_execution and x.hash = r.hash offset 0) v);
@@ -275,4 +281,4 @@ begin
 end
 $$;
 comment on function durable._remove_values(integer, bigint, bytea[]) is
-  'Removes those of the values of a run to which nothing refers any more, and then what only they referred to. Reads all rows and values of the run. The caller holds the head, and every row that refers to a value is written.';
+  'Removes those of the values of a run to which nothing refers any more, and then what only they referred to. Reads the rows of the run and, of its values, those that refer to others; of the rest it reads the beginning. The caller holds the head, and every row that refers to a value is written.';

@@ -7,7 +7,8 @@ declare
   v_hash bytea := p_prefix;
   v_form text;
 begin
-  if not starts_with(p_data, durable._sub() || 'f' || case when p_prefix = durable._empty_list() then '[' else ',' end) then
+  if left(p_data, 3) <> all (array[durable._sub() || 'f[', durable._sub() || 't[']) and p_prefix = durable._empty_list()
+     or left(p_data, 3) <> all (array[durable._sub() || 'f,', durable._sub() || 't,']) and p_prefix <> durable._empty_list() then
     return '';
   end if;
   -- a reference becomes a text, so that JSON can take the list apart; an element that stands there itself has less than 256 bytes
