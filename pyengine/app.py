@@ -231,8 +231,12 @@ class App(AppCalls, AppSchedules, Starts):
         return decorate if fn is None else decorate(fn)
 
     def error(self, cls: type[E]) -> type[E]:
-        """Register an exception class, which is then decoded as itself; usable as a decorator."""
-        return self.registry.add_error(cls)
+        """Register an exception class, which is then decoded as itself; usable as a decorator.
+
+        Raises:
+            InvalidRequest: another class of its module has its name, such as one of the same factory.
+        """
+        return self.registry.register_error(cls)
 
     # -- verbs
 

@@ -1,11 +1,11 @@
 """One function under each name.
 
-Lives here: `OneName`, which refuses a second function of a name, unless it is the same one, loaded again. May
-not: finding functions (registry.py). The theory: two functions are the same if the same lines made them, with
-the same values around them. A module that is executed again (`importlib.reload`) makes each of its functions
-again, wherever they stand now, and so does the cell of a notebook that is run again. But what a factory, or a
-decorator without `functools.wraps`, makes under one name are several functions, and the last would run in
-place of all.
+Lives here: `OneName`, which refuses a second function or error class of a name, unless it is the same one,
+loaded again. May not: finding functions (registry.py). The theory: two functions are the same if the same
+lines made them, with the same values around them. A module that is executed again (`importlib.reload`) makes
+each of its functions again, wherever they stand now, and so does the cell of a notebook that is run again.
+But what a factory, or a decorator without `functools.wraps`, makes under one name are several functions, and
+the last would run in place of all.
 """
 
 from __future__ import annotations
@@ -50,6 +50,27 @@ class OneName:
         known = self._known.get(name)
         if known is not None and not _again(known, new):
             raise _refusal(known, new, what)
+        self._known[name] = new
+
+    def claim_class(self, cls: type) -> None:
+        """Give its name to an error class; one of a module or cell that is executed again replaces it.
+
+        Raises:
+            InvalidRequest: another class has it.
+        """
+        module, place = sys.modules.get(cls.__module__), _place_of_registration()
+        name = ("error", cls.__module__, cls.__qualname__)
+        new, known = _Known(cls, getattr(module, "__spec__", None), place), self._known.get(name)
+        is_other = known is not None and known.fn is not cls and known.spec is new.spec
+        in_cell = cls.__module__ == "__main__" and not place.startswith(
+            f"{getattr(module, '__file__', None)},"
+        )
+        if known is not None and is_other and not in_cell:
+            raise InvalidRequest(
+                f"error {cls.__qualname__!r} is registered twice, at {known.place} and at {place}: "
+                "the journal knows an error by its module and name",
+                hint="what a factory makes needs a __qualname__ of its own, or one class and an attribute",
+            )
         self._known[name] = new
 
 

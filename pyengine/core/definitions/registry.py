@@ -365,6 +365,15 @@ class Registry:
             check.warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
         return workflow
 
+    def register_error(self, cls: type[E]) -> type[E]:
+        """Let an exception class that was declared be read back by its module and name.
+
+        Raises:
+            InvalidRequest: another class that was declared has both.
+        """
+        self._names.claim_class(cls)
+        return self.add_error(cls)
+
     def add_error(self, cls: type[E]) -> type[E]:
         """Let an exception class be read back from the journal by its module and name."""
         self.errors[recorded_module(cls), cls.__qualname__] = cls

@@ -199,21 +199,25 @@ class Retry:
             hint=f"write max_delay={self.initial!r} too, or a longer one",
         )
 
-    def retries(self, error: BaseException) -> bool:
-        """Whether an error of this class is worth another attempt."""
+    def retries(self, error: BaseException, *, asks: bool = True) -> bool:
+        """Whether an error of this class is worth another attempt; without `asks` no code of it runs."""
         return _is_worth_it(
             error,
             lambda one: is_a(one, *self.only) if self.only else True,
             lambda one: is_a(one, *self.unless),
+            asks=asks,
         )
 
-    def delay_ms(self, failures: int, error: BaseException, randomness: Randomness) -> int | None:
+    def delay_ms(
+        self, failures: int, error: BaseException, randomness: Randomness, *, asks: bool = True
+    ) -> int | None:
         """Return milliseconds until the next attempt, or None if there is none, or none before a resume.
 
         Args:
             failures: failed attempts so far, this one included.
             error: what the last attempt raised.
             randomness: source of the jitter.
+            asks: whether the error may be asked for `retryable` and `retry_after`, which runs its code.
         """
         if self.max_attempts is not None:
             if self.on_exhausted == "pause":
@@ -221,9 +225,9 @@ class Retry:
                 failures = (failures - 1) % self.max_attempts + 1
             if failures >= self.max_attempts:
                 return None
-        if not self.retries(error):
+        if not self.retries(error, asks=asks):
             return None
-        after = _retry_after_ms(error)
+        after = _retry_after_ms(error) if asks else None
         ceiling = parse_duration(self.max_delay)
         if after is not None:
             return min(after, max(ceiling, _RETRY_AFTER_MAX_MS))
@@ -269,23 +273,28 @@ class RecordedRetry(Retry):
     def _raise_ceiling(self) -> None:
         """Take what is in the journal: it was lawful when it was written, and `max_delay` holds."""
 
-    def retries(self, error: BaseException) -> bool:
+    def retries(self, error: BaseException, *, asks: bool = True) -> bool:
         """Whether an error of this class, or of one of its base classes, is worth another attempt."""
         return _is_worth_it(
             error,
             lambda one: not self.only_names or not _names(one).isdisjoint(self.only_names),
             lambda one: not _names(one).isdisjoint(self.unless_names),
+            asks=asks,
         )
 
 
 def _is_worth_it(
-    error: BaseException, is_only: Callable[[BaseException], bool], is_unless: Callable[[BaseException], bool]
+    error: BaseException,
+    is_only: Callable[[BaseException], bool],
+    is_unless: Callable[[BaseException], bool],
+    *,
+    asks: bool,
 ) -> bool:
     """Whether an error is worth another attempt; a group is if each of its members is, as those of a
     TaskGroup say what went wrong.
     """
     leaves = list(leaves_of(error))
-    if any(not is_retryable(one) or is_unless(one) for one in (error, *leaves)):
+    if any((asks and not is_retryable(one)) or is_unless(one) for one in (error, *leaves)):
         return False
     return is_only(error) or all(map(is_only, leaves))
 

@@ -52,7 +52,7 @@ from pyengine.core.replay.extensions import NO_SEARCH, UnawaitedCalls
 from pyengine.core.replay.history import History, add_outcomes
 from pyengine.core.values.codec import Codec
 from pyengine.core.values.error_access import asked, is_a
-from pyengine.core.values.exceptions import only_error
+from pyengine.core.values.error_describing import only_error
 from pyengine.errors import DecodeError, EngineError, ForbiddenInWorkflow, NotAwaitable
 
 # constants, since looking up a member of an enum is slow and each row of a replay needs these

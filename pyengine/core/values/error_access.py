@@ -149,6 +149,8 @@ def runs_code(error: BaseException) -> bool:
         seen += 1
         if seen > _PARTS_MAX or _class_runs_code(type(one)):
             return True
+        if _has_suggestions(one):
+            return True
         held = [*arguments_of(one), *(value for name, value in dict_of(one).items() if name != RECORDED)]
         members = members_of(one)
         if not all(_is_data(value, members) for value in held) or slots_of(type(one)):
@@ -157,6 +159,20 @@ def runs_code(error: BaseException) -> bool:
         if (cause := cause_of(one)) is not None:
             todo.append(cause)
     return False
+
+
+def _has_suggestions(error: BaseException) -> bool:
+    """Whether Python looks into an object for a name like the one that is missing, for the traceback."""
+    if is_a(error, AttributeError):
+        return _field(AttributeError, "obj", error) is not None
+    if is_a(error, NameError):
+        return _field(NameError, "name", error) is not None
+    return is_a(error, ImportError) and _field(ImportError, "name_from", error) is not None
+
+
+def _field(cls: type, name: str, error: BaseException) -> Any:
+    # `name_from` came with Python 3.12
+    return vars(cls)[name].__get__(error) if name in vars(cls) else None
 
 
 def _is_data(value: Any, members: tuple[BaseException, ...]) -> bool:

@@ -119,12 +119,13 @@ class PartWriter:
 
     def _derived(self, value: Any) -> Any:
         """Return what a subclass of text or number is written as: its text or number."""
-        if isinstance(value, str):
+        kind = type(value)
+        if issubclass(kind, str):
             text = str.__str__(value)
             return text if clean(text) == text else self._lose(value)
-        if isinstance(value, int) and is_writable(int.__int__(value)):
+        if issubclass(kind, int) and is_writable(int.__int__(value)):
             return int.__int__(value)
-        return self._lose(value)
+        return self.write(float.__float__(value)) if issubclass(kind, float) else self._lose(value)
 
     def _lose(self, value: Any) -> str:
         self.lost = True

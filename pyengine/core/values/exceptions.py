@@ -1,6 +1,6 @@
 """Exceptions to JSON text and back.
 
-Lives here: `ExceptionCodec`, and `error_kind`. May not: retry decisions, values of steps. The form is
+Lives here: `ExceptionCodec`. May not: making a record (error_describing.py), retry decisions. The form is
 `{"type", "module", "bases"?, "message", "kind", "args", "data"?, "fields"?, "lost"?, "form", "exceptions"?,
 "traceback"?, "origin"?, "cause"?, "retryable", "lossy"?}`: `args`, `data` and `fields` are arguments,
 attributes and what Python keeps of the error (error_values.py), `lost` names attributes that are a `repr`
@@ -17,74 +17,35 @@ import builtins
 import logging
 import sys
 import typing
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from pyengine import errors
 from pyengine.core.values.depth import is_deep
 from pyengine.core.values.error_access import (
-    RECORDED,
-    arguments_of,
     asked,
-    attributes_of,
-    cause_of,
-    class_module,
-    class_name,
-    classes_of,
-    is_a,
-    is_retryable,
-    members_of,
     set_arguments,
     set_cause,
     traceback_of,
 )
-from pyengine.core.values.error_building import Unfit, bases_of, error_module, fields_of, found_class, make
+from pyengine.core.values.error_building import Unfit, found_class, make
+from pyengine.core.values.error_describing import bare, describe, error_message, kind_of_record
 from pyengine.core.values.error_first_form import (
-    add_plain_parts,
-    declared_names,
-    own_arguments,
-    plain,
     rebuilt,
 )
 from pyengine.core.values.error_limits import cut_short, lightened
 from pyengine.core.values.error_values import (
-    PartWriter,
-    as_declared,
     clean,
-    declared,
     is_declared,
     read_part,
-    shown,
 )
 from pyengine.core.values.step_timed_out import StepTimedOut
-from pyengine.core.values.tracebacks import keep_record, place_of, recorded_of, remember, traceback_text
-from pyengine.errors import EngineError, RemoteError, recorded_module
+from pyengine.core.values.tracebacks import keep_record, place_of, remember
+from pyengine.errors import RemoteError
 
 logger = logging.getLogger("pyengine.codec")
-
-ErrorKind: TypeAlias = Literal["Trap", "UserError", "Timeout", "Cancelled", "Nondeterminism", "Uncategorized"]
-"""Kind of an error: its author has to act (UserError), the operator (Trap), or as the name says."""
-
-_KINDS: tuple[ErrorKind, ...] = get_args(ErrorKind)
-# kinds of records without one: errors that the database makes, and old rows; the schema's function
-# _error_kind has the same table
-_NAMED: dict[str, ErrorKind] = {
-    "Rejected": "Uncategorized",
-    **dict.fromkeys(("Timeout", "TimeoutError", "StepTimeout", "RunTimedOut", "Interrupted"), "Timeout"),
-    **dict.fromkeys(("Cancelled", "CancelledError", "RunCancelled"), "Cancelled"),
-    **dict.fromkeys(("Nondeterminism", "NondeterminismError"), "Nondeterminism"),
-    **dict.fromkeys(("Crashed", "StepInterrupted"), "Trap"),
-}
-_CLASSED: tuple[tuple[tuple[type[BaseException], ...], ErrorKind], ...] = (
-    ((errors.NondeterminismError,), "Nondeterminism"),
-    ((errors.StepTimeout, errors.RunTimedOut, TimeoutError), "Timeout"),
-    ((errors.RunCancelled,), "Cancelled"),
-    ((errors.StepInterrupted, errors.Unavailable, errors.LeaseLost), "Trap"),
-    ((errors.SchemaMismatch, errors.EmbeddedPostgresError), "Trap"),
-)
 
 MAX_ERROR_BYTES = 1 << 20
 """An error whose text is longer is cut."""
@@ -92,68 +53,9 @@ MAX_ERROR_BYTES = 1 << 20
 MIN_ERROR_BYTES = 4096
 """The limit on errors is never lower, however low that on payloads: errors must be able to report it."""
 
-_MAX_DEPTH = 8
-_PARTS_DEPTH = 4  # an error that is a part of another one carries none itself from here on
 _WARNED_MAX = 1000
 _SECOND_FORM = 4  # the rules since which errors have it
 _SECOND_FORM_CLASSES: dict[type, type[BaseException]] = {errors.StepTimeout: StepTimedOut}
-
-
-def error_kind(error: object) -> ErrorKind:
-    """Return the kind of an error, which says who has to act on it.
-
-    - Nondeterminism: code and journal disagree (NondeterminismError).
-    - Timeout: a step, a run or a promise took too long, or a lease ran out; any TimeoutError.
-    - Cancelled: a run, or the code that raised it, was cancelled.
-    - Trap: the engine or the machine failed: a crash, a step cut off by one, no database, a plain
-      EngineError, an exception that is no Exception (SystemExit).
-    - UserError: any other exception, including errors of the engine about a wrong request of the code.
-    - Uncategorized: no exception but free JSON, such as a promise that was rejected with a value.
-
-    RunFailed has the kind of its cause, and a group the kind that all its members have.
-
-    Args:
-        error: an exception, or the JSON value recorded for one; a record that names its kind has that kind.
-    """
-    return _kind(error, 0)
-
-
-def only_error(error: BaseException | None) -> BaseException | None:
-    """Return the only member of an exception group (also of nested ones), or the error itself."""
-    while error is not None and len(members := members_of(error)) == 1:
-        error = members[0]
-    return error
-
-
-def _kind(error: object, depth: int) -> ErrorKind:
-    if is_a(error, RemoteError):
-        kind = vars(error).get("kind")
-        return kind if kind in _KINDS else _kind_of_record({"type": vars(error).get("type")})
-    if not issubclass(type(error), BaseException):
-        return _kind_of_record(error)
-    error = typing.cast("BaseException", error)
-    for classes, kind in _CLASSED:
-        if is_a(error, *classes):
-            return kind
-    if type(error) is errors.RunFailed and error.__cause__ is not None:
-        # causes may form a cycle
-        return _kind(error.__cause__, depth + 1) if depth < _MAX_DEPTH else "UserError"
-    if is_a(error, BaseExceptionGroup):
-        kinds = {_kind(one, depth + 1) for one in members_of(error)} if depth < _MAX_DEPTH else set()
-        return kinds.pop() if len(kinds) == 1 else "UserError"
-    # by name, since this module does not import asyncio
-    if any(class_name(cls) == "CancelledError" for cls in classes_of(type(error))):
-        return "Cancelled"
-    return "UserError" if is_a(error, Exception) and type(error) is not EngineError else "Trap"
-
-
-def _kind_of_record(record: object) -> ErrorKind:
-    if not isinstance(record, dict):
-        return "Uncategorized"
-    kind, name = record.get("kind"), record.get("type")
-    if kind in _KINDS:
-        return typing.cast("ErrorKind", kind)
-    return _NAMED.get(name, "UserError") if isinstance(name, str) else "Uncategorized"
 
 
 class _Parts(typing.NamedTuple):
@@ -198,7 +100,7 @@ class ExceptionCodec:
             origin: the run, step and attempt that raised it, unless it was read from a journal.
         """
         form = 2 if rules is None or rules >= _SECOND_FORM else 1
-        record = asked(lambda: _describe(error, 0, form), None) or _bare(error)
+        record = asked(lambda: describe(error, form), None) or bare(error)
         if origin and "origin" not in record:
             record["origin"] = self._origin(error, origin)
         packed = asked(lambda: msgspec.json.encode(record), b"")
@@ -212,7 +114,7 @@ class ExceptionCodec:
 
     def unseen(self, error: BaseException, why: str, **origin: str | int) -> str:
         """Return the JSON text of an error at which nobody may look, with a message in place of its own."""
-        record = _bare(error, why)
+        record = bare(error, why)
         record["origin"] = self._origin(error, origin)
         return msgspec.json.encode(record).decode()
 
@@ -264,6 +166,9 @@ class ExceptionCodec:
         if record.get("form") != 2:
             cls = self._find(record.get("module"), record.get("type"))
             members = [self._build(one) for one in record.get("exceptions") or ()]
+            if cls is not None and record.get("module") is None:
+                # by SQL, which names no module
+                cls = _SECOND_FORM_CLASSES.get(cls, cls)
             return None if cls is None else rebuilt(cls, record, members)
         names, why = [[record.get("module"), record.get("type")], *(record.get("bases") or ())], ""
         parts: _Parts | None = None
@@ -364,131 +269,5 @@ def _remote(record: dict[str, Any], cause: BaseException | None) -> RemoteError:
         retryable=record.get("retryable") is not False,
     )
     # encoding the RemoteError again must give the recorded kind
-    error.__dict__["kind"] = _kind_of_record(record)
+    error.__dict__["kind"] = kind_of_record(record)
     return error
-
-
-def _bare(error: BaseException, why: str = "an error that raises when it is looked at") -> dict[str, Any]:
-    """Return the record of an error of which no more than its class is known; it becomes a RemoteError."""
-    cls = type(error)
-    return {
-        "type": clean(class_name(cls)),
-        "module": clean(class_module(cls)),
-        "message": why,
-        "kind": asked(lambda: error_kind(error), "UserError"),
-        "traceback": "",
-        "retryable": True,
-        "lossy": True,
-    }
-
-
-def _describe(error: BaseException, depth: int, form: int, *, fold: bool = False) -> dict[str, Any]:
-    kept = recorded_of(error)
-    if form == 2 and kept is not None and kept.record is not None:
-        # the caller adds to it
-        return dict(kept.record)
-    if is_a(error, RemoteError):
-        return _describe_remote(typing.cast("RemoteError", error), depth, form)
-    cls = type(error)
-    record: dict[str, Any] = {
-        "type": clean(class_name(cls)),
-        "module": clean(recorded_module(cls) if form == 1 else error_module(cls)),
-        "message": error_message(error),
-        "kind": error_kind(error),
-    }
-    is_lossy = _add_parts(record, error, depth) if form == 2 else add_plain_parts(record, error)
-    if is_a(error, BaseExceptionGroup) and depth < _MAX_DEPTH:
-        record["exceptions"] = [_describe(one, depth + 1, form) for one in members_of(error)]
-    _add_origin(record, error, fold=fold)
-    _add_cause(record, error, depth, form, fold=fold)
-    record["retryable"] = is_retryable(error)
-    if is_lossy:
-        record["lossy"] = True
-    return record
-
-
-def _add_parts(record: dict[str, Any], error: BaseException, depth: int) -> bool:
-    """Add arguments, attributes and base classes to a record; return whether a part of it was lost."""
-    deep = depth >= _PARTS_DEPTH
-    parts = PartWriter(None if deep else lambda one: _describe(one, max(depth + 1, _PARTS_DEPTH), 2))
-    record["args"] = [parts.write(arg) for arg in own_arguments(error)]
-    is_lossy, lost = parts.lost, []
-    cls = type(error)
-    declares = frozenset[str]().union(
-        *(asked(partial(declared_names, one), frozenset[str]()) for one in classes_of(cls))
-    )
-    data: dict[str, Any] = {}
-    for name, value in attributes_of(error).items():
-        if name == RECORDED or clean(name) != name:
-            continue
-        parts.lost = False
-        data[name] = parts.write(value)
-        if parts.lost and name in declares:
-            written = asked(partial(declared, value), data)
-            if written is not data:
-                data[name], parts.lost = as_declared(written), False
-        if parts.lost:
-            lost.append(name)
-    fields: dict[str, Any] = {}
-    for name, value in fields_of(error).items():
-        parts.lost = False
-        written = parts.write(value)
-        if not parts.lost:
-            fields[name] = written
-    found: dict[str, Any] = {"data": data, "fields": fields, "lost": lost}
-    if class_module(cls) != "builtins":
-        found["bases"] = bases_of(cls)
-    record |= {name: one for name, one in found.items() if one}
-    record["form"] = 2
-    return is_lossy or bool(lost)
-
-
-def _describe_remote(error: RemoteError, depth: int, form: int) -> dict[str, Any]:
-    """Return the record of a RemoteError: that of the original error."""
-    record: dict[str, Any] = {
-        "type": error.type,
-        "module": error.module,
-        "message": error_message(error),
-        "kind": error_kind(error),
-    }
-    if error.data is not None:
-        record["data"] = plain(error.data, [])
-    _add_origin(record, error)
-    _add_cause(record, error, depth, form)
-    record["retryable"] = error.retryable
-    return record
-
-
-def _add_origin(record: dict[str, Any], error: BaseException, *, fold: bool = False) -> None:
-    record["traceback"] = clean(traceback_text(error, fold=fold))
-    recorded = recorded_of(error)
-    if recorded is not None and recorded.origin:
-        record["origin"] = recorded.origin
-
-
-def _add_cause(
-    record: dict[str, Any], error: BaseException, depth: int, form: int, *, fold: bool = False
-) -> None:
-    # what the engine found wrong with a value or a request: the frames in which it looked lead nowhere
-    fold = fold or (is_a(error, EngineError) and error_kind(error) == "UserError")
-    cause = cause_of(error)
-    # the limit on depth also ends cycles of causes
-    if cause is not None and depth < _MAX_DEPTH:
-        record["cause"] = _describe(cause, depth + 1, form, fold=fold)
-
-
-def parts_of(error: BaseException) -> Iterator[Any]:
-    """Yield what an error and its causes carry: all that is written of them, except tracebacks."""
-    for _ in range(_MAX_DEPTH):
-        yield arguments_of(error)
-        yield attributes_of(error)
-        cause = cause_of(error)
-        if cause is None:
-            return
-        error = cause
-
-
-def error_message(error: BaseException) -> str:
-    """Return the message of an error, whatever its class does when it is asked for."""
-    text = asked(lambda: error.message if isinstance(error, EngineError) else str(error), None)
-    return clean(shown(error) if text is None else text)

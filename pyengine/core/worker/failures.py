@@ -20,11 +20,10 @@ from pyengine.core.process.thread_pool import ThreadPool
 from pyengine.core.protocol.commands import StepOutcome
 from pyengine.core.values.codec import Codec
 from pyengine.core.values.error_access import runs_code
-from pyengine.core.values.exceptions import parts_of
+from pyengine.core.values.error_describing import parts_of
 from pyengine.core.values.sizes import is_large
 from pyengine.core.worker.attempts import Attempt, policy_of, step_outcome
 from pyengine.core.worker.events import AttemptEnded, Event
-from pyengine.errors import EngineError
 
 logger = logging.getLogger("pyengine.steps")
 
@@ -107,18 +106,20 @@ class Failures:
         return self._codec.encode_error(error, rules=attempt.rules, **origin)
 
     def _unseen(self, attempt: Attempt, error: BaseException, why: str) -> StepOutcome:
-        """Return the outcome of an attempt whose error is not looked at; its policy sees another one."""
+        """Return the outcome of an attempt whose error is not looked at; its policy sees its class alone."""
         call = attempt.call
         text = self._codec.failures.unseen(
             error, why, run=attempt.run_id, step=call.name, attempt=call.attempt
         )
-        return self._decided(attempt, EngineError(why), text)
+        return self._decided(attempt, error, text, asks=False)
 
-    def _decided(self, attempt: Attempt, error: BaseException, text: str) -> StepOutcome:
+    def _decided(
+        self, attempt: Attempt, error: BaseException, text: str, *, asks: bool = True
+    ) -> StepOutcome:
         call = attempt.call
         policy = policy_of(call)
-        delay_ms = policy.delay_ms(call.failures + 1, error, self._randomness)
-        if delay_ms is None and policy.pauses(call.failures + 1) and policy.retries(error):
+        delay_ms = policy.delay_ms(call.failures + 1, error, self._randomness, asks=asks)
+        if delay_ms is None and policy.pauses(call.failures + 1) and policy.retries(error, asks=asks):
             # the next attempt is due as soon as the run is resumed
             delay_ms = 0
         if delay_ms is None:

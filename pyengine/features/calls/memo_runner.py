@@ -22,7 +22,7 @@ from pyengine.core.database.connection import Database
 from pyengine.core.database.pool import ConnectionPool
 from pyengine.core.process.lease_terms import LeaseOver
 from pyengine.core.process.thread_pool import ThreadPool, ValueThreads
-from pyengine.core.values.exceptions import error_message
+from pyengine.core.values.error_describing import error_message
 from pyengine.core.values.sizes import is_large
 from pyengine.errors import DecodeError, EngineError, InvalidRequest, Unavailable
 from pyengine.features.calls.contract import Answer, CannotRun, Done, Executed, Failed, Request

@@ -23,7 +23,7 @@ from pyengine.core.loop.awaitables import Call, ReceiveCall, TimedReceive, Unrea
 from pyengine.core.loop.futures import DeterministicTask
 from pyengine.core.loop.several import WaitForSeveral
 from pyengine.core.replay.extensions import UnawaitedCalls
-from pyengine.core.values.exceptions import only_error
+from pyengine.core.values.error_describing import only_error
 from pyengine.core.values.tracebacks import is_ours
 
 logger = logging.getLogger("pyengine.workflow")

@@ -18,7 +18,7 @@ from pyengine.core.loop.event_loop import DeterministicLoop
 from pyengine.core.loop.shield import ShieldScope
 from pyengine.core.replay.call_matcher import CallMatcher
 from pyengine.core.values.error_access import class_name
-from pyengine.core.values.exceptions import error_message
+from pyengine.core.values.error_describing import error_message
 from pyengine.errors import EngineError
 
 

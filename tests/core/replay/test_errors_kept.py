@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import pickle
@@ -20,6 +21,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pyengine import RemoteError, StepTimeout
+from pyengine.core.values import error_describing
 from pyengine.core.values.error_access import attributes_of, runs_code
 from pyengine.core.values.exceptions import MAX_ERROR_BYTES, ExceptionCodec
 
@@ -56,6 +58,18 @@ class Missing(FileNotFoundError):
 
 class Encoding(UnicodeDecodeError):
     pass
+
+
+class Real(float):
+    pass
+
+
+class Ratio(float, enum.Enum):
+    HALF = 0.5
+
+
+class Level(enum.IntEnum):
+    LOW = 1
 
 
 class Many(ExceptionGroup[Exception]):
@@ -174,6 +188,64 @@ def test_notes_and_causes() -> None:
     back = through(error)
     assert back.__notes__ == ["a note"] and back.__cause__ is not None
     assert (str(back.__cause__), repr(back.__cause__.__cause__)) == ("cause 1", "KeyError(3)")
+
+
+def test_numbers_and_keys_of_derived_classes() -> None:
+    """A subclass of a text or number is that; a key of a dict is what it was."""
+    for value in (
+        *(Real(1.5), [Real(2.5)], {Real(1.0)}, Ratio.HALF, {Real(1.5): 1}, {1: "a"}, {(1, 2): 3}, {None: 1}),
+        *({b"x": 1}, {Level.LOW: 1}, {frozenset({1}): 1}, {"$type": 1}, {True: 1, "a": {2: 3}}),
+    ):
+        back = through(with_attribute(ValueError(value), held=value))
+        assert back.args == (value,) and vars(back)["held"] == value
+    assert type(vars(through(with_attribute(ValueError(), held=Real(1.5))))["held"]) is float
+
+
+def test_an_error_is_not_described_within_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is the cause of its members is described once, and so is each of them; errors to which
+    many ways lead are described no more than so often.
+    """
+    described: list[BaseException] = []
+
+    def traceback_text(error: BaseException, *, fold: bool = False) -> str:
+        described.append(error)
+        return ""
+
+    monkeypatch.setattr(error_describing, "traceback_text", traceback_text)
+    members = [ValueError(n) for n in range(12)]
+    group = ExceptionGroup("all", members)
+    for one in members:
+        one.__cause__ = group
+    own = with_attribute(ValueError("own"), held=group)
+    own.held.add_note("x")
+    own.__cause__ = KeyError("k")
+    own.__cause__.__cause__ = own
+    back = through(group)
+    assert len(described) == 13
+    assert [one.args for one in back.exceptions] == [(n,) for n in range(12)]
+    assert isinstance(through(own).__cause__, KeyError) and through(own).__cause__.__cause__ is None
+    described.clear()
+    for _ in range(6):
+        group = ExceptionGroup("many ways", [ValueError(n) for n in range(6)])
+        for one in group.exceptions:
+            one.__cause__ = own
+        own = group
+    through(own)
+    assert len(described) <= error_describing.ERRORS_MAX
+
+
+def test_python_looks_into_objects() -> None:
+    """A traceback suggests names, for which Python looks into an object: not in the loop of a worker."""
+    assert runs_code(AttributeError("x", name="x", obj=Closed()))
+    assert runs_code(NameError("x", name="x"))
+    assert not runs_code(AttributeError("x")) and not runs_code(ModuleNotFoundError("x", name="x"))
+
+
+def test_a_timeout_by_sql() -> None:
+    """One that SQL has recorded is a TimeoutError, as any other."""
+    back = ExceptionCodec().decode('{"type": "StepTimeout", "message": "late"}')
+    assert isinstance(back, StepTimeout) and isinstance(back, TimeoutError) and back.message == "late"
+    assert type(back).__name__ == "StepTimeout"
 
 
 def test_a_part_that_is_lost_is_absent() -> None:

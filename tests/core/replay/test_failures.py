@@ -17,8 +17,9 @@ from pyengine import errors
 from pyengine import errors as sqlstates
 from pyengine.core.values import tracebacks
 from pyengine.core.values.codec import Codec
+from pyengine.core.values.error_describing import error_kind
 from pyengine.core.values.error_records import traceback_of
-from pyengine.core.values.exceptions import MAX_ERROR_BYTES, ExceptionCodec, error_kind
+from pyengine.core.values.exceptions import MAX_ERROR_BYTES, ExceptionCodec
 from pyengine.errors import (
     EncodeError,
     EngineError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib
 import re
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pyengine import App
 from pyengine.core.definitions.registry import Registry, make_step, make_workflow
 from pyengine.errors import InvalidRequest
 
@@ -220,3 +222,39 @@ def test_a_cell_with_a_bare_decorator() -> None:
     other = made("async def g(): return 3\nf = g", {"__name__": "__main__"}, "<cell-9>")
     with pytest.raises(InvalidRequest, match="registered twice"):
         registry.add_step(make_step(bare(other)))
+
+
+def error_of(app: App, name: str) -> type[Exception]:
+    """A factory of error classes."""
+
+    @app.error
+    class Refused(Exception):
+        kind = name
+
+    return Refused
+
+
+def test_two_error_classes_of_a_name() -> None:
+    """Of a factory, the second is refused with both places; a class that is registered again is not."""
+    app = App()
+    first = error_of(app, "a")
+    assert app.error(first) is first
+    with pytest.raises(
+        InvalidRequest, match=r"'error_of.<locals>.Refused' is registered twice, at .*, line \d+"
+    ):
+        error_of(app, "b")
+    assert app.registry.errors[first.__module__, first.__qualname__] is first
+    error_of(App(), "b")
+
+
+def test_an_error_class_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reload its module has another class of the name."""
+    app = App()
+    (tmp_path / "our_errors.py").write_text("class Refused(Exception): ...\napp and app.error(Refused)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(builtins, "app", app, raising=False)
+    module = importlib.import_module("our_errors")
+    before = module.Refused
+    module = importlib.reload(module)
+    del sys.modules["our_errors"]
+    assert app.registry.errors["our_errors", "Refused"] is module.Refused is not before

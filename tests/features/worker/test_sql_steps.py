@@ -283,7 +283,7 @@ def test_a_deferred_constraint_fails_the_step(shop: App, conn: Connection) -> No
 def test_a_function_that_takes_too_long(shop: App, conn: Connection) -> None:
     """It is stopped in the database at its timeout, which is the step's error."""
     error = error_of(shop, "shop.slow", 60, timeout="300ms")
-    assert isinstance(error, StepTimeout)
+    assert isinstance(error, StepTimeout) and isinstance(error, TimeoutError)
     assert entries(conn, "slow") == []
     active = conn.execute(
         "select query, wait_event, application_name, now() - query_start from pg_stat_activity where "

@@ -18,7 +18,7 @@ import pytest
 
 from pyengine import App, Client, Conflict, InvalidRequest, NotFound, RunFailed, Signal, Worker, ctx
 from pyengine.core.database.connection import Database
-from pyengine.errors import EncodeError, NotAwaitable, StepTimeout
+from pyengine.errors import EncodeError, NotAwaitable
 from pyengine.features.checks.replay_check import replay_check
 
 app = App()
@@ -334,7 +334,7 @@ async def hurried() -> str:
         async with ctx.transaction(timeout="300ms") as tx:
             await tx.execute("insert into entry (account, amount) values ('late', 1)")
             await tx.execute("select pg_sleep(20)")
-    except (StepTimeout, asyncpg.QueryCanceledError):
+    except TimeoutError:
         return "late"
     return "in time"
 
