@@ -175,17 +175,17 @@ def server(cluster: Cluster) -> Server:
     return cluster.server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def quiet() -> Iterator[Server]:
-    """A server with nobody else on it, not even autovacuum: a writer in whatever database keeps rows in their
-    pages that were removed elsewhere."""
+    """A server with nobody else on it than this process, not even autovacuum: a writer in whatever database
+    keeps rows in their pages that were removed elsewhere."""
     folder = make_folder()
     with Cluster(folder) as running:
         yield running.server
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def quiet_template(quiet: Server) -> Iterator[str]:
     """Name of a database there with the schema, which nobody writes to."""
     with installed_database(quiet, "template"):

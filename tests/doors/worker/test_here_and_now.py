@@ -82,7 +82,7 @@ def program(folder: Path, dsn: str, me: str, text: str) -> subprocess.Popen[str]
     )
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [2, pytest.param(60, marks=pytest.mark.full)])
 def test_three_processes_execute_their_own_runs(tmp_path: Path, dsn: str, count: int) -> None:
     """Each gets its own steps only: of the run, of its child runs, after waits and after retries."""
     processes = [program(tmp_path, dsn, me, MANY.format(count=count)) for me in "abc"]

@@ -75,7 +75,7 @@ async def waits_for(dsn: str, run: str) -> str:
         return str(await client.run(run).result(timeout=120))
 
 
-@pytest.mark.parametrize("ahead_ms", [0, 15_000])
+@pytest.mark.parametrize("ahead_ms", [pytest.param(0, marks=pytest.mark.full), 15_000])
 def test_with_synchronous_replication_nothing_acknowledged_is_lost(
     pair: tuple[Node, Node], tmp_path: Path, ahead_ms: int
 ) -> None:
