@@ -37,6 +37,7 @@ from pyengine.core.loop.futures import (
     close_coroutine,
 )
 from pyengine.core.loop.generators import Generators
+from pyengine.core.loop.shield import current_shield, reaches, shield_in
 from pyengine.errors import Evicted, ForbiddenInWorkflow
 
 loop_version: Final = "1"  # part of the code digest: raise it when the order of callbacks changes
@@ -116,6 +117,17 @@ class DeterministicLoop(_EventLoop):
     def pending_timers(self) -> tuple[TimerToken, ...]:
         """Durable timers that code waits for, in the order in which they were made."""
         return tuple(self._timers)
+
+    def limits_of_current_task(self) -> list[Timer]:
+        """Return the timers of `asyncio.timeout`, and of anyio, that would cancel the code that runs now."""
+        task, shield = asyncio.current_task(), current_shield()
+        limits = []
+        for timer in self._timers.values():
+            owner = getattr(timer._callback, "__self__", None)
+            cancelled = getattr(owner, "_task", None) or getattr(owner, "_host_task", None)
+            if cancelled is task and reaches(shield_in(timer._context), shield):
+                limits.append(timer)
+        return limits
 
     @property
     def pending_tasks(self) -> tuple[DeterministicTask, ...]:

@@ -113,7 +113,7 @@ class CallMatcher:
         self._workflow = workflow
         self._history = history
         self._allocated = history.allocated
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._randomness = randomness
         self.codec = codec
         self._adopted: dict[str, Call] = {}
@@ -129,7 +129,7 @@ class CallMatcher:
     @cached_property
     def values(self) -> RecordedValues:
         """Its times, random values and changes of code."""
-        return RecordedValues(self.sequence, self._now_ms, self._randomness)
+        return RecordedValues(self.sequence, self.now_ms, self._randomness)
 
     # -- the WorkflowRuntime that a call finds
 
@@ -340,7 +340,7 @@ class CallMatcher:
 
     def sleep_until(self, epoch_ms: int) -> Call:
         """Return the call of a timer that fires at an instant; the clock is read only if it is new."""
-        return self.sequence.placed(self._timer("sleep_until", lambda: max(0, epoch_ms - self._now_ms())))
+        return self.sequence.placed(self._timer("sleep_until", lambda: max(0, epoch_ms - self.now_ms())))
 
     def receive(self, name: str, codec: TypeCodec, timeout_ms: int | None) -> Call | TimedReceive:
         """Return the call of a receive."""

@@ -92,6 +92,7 @@ class CallSequence:
         self.calls: dict[int, Call] = {}
         self.all_waits: list[AllWait] = []
         self._waits: list[WaitForSeveral] = []
+        self.fire_at_ms: dict[int, int] = {}
         self.in_transaction: str | None = None
         self.capture_inside: Callable[[str, Callable[[], str] | None], str | None] | None = None
         self._operations = 0

@@ -108,7 +108,6 @@ class Replay:
         self._end: End | None = None
         self._applied = 0
         self._handed_out: set[int] = set()
-        self._fire_at_ms: dict[int, int] = {}
         self._unread: list[Call] = []
         self._value: str | None = None
         self.evicted = self.finished = False
@@ -179,7 +178,7 @@ class Replay:
         self._history.next_seq = next_seq
         for command in commands:
             if isinstance(command, StartTimer):
-                self._fire_at_ms[command.child] = now_ms + command.duration_ms
+                self._sequence.fire_at_ms[command.child] = now_ms + command.duration_ms
 
     def advance(self) -> Advance:
         """Advance the coroutine by every row that was loaded, and return what is new since the last advance.
@@ -366,7 +365,7 @@ class Replay:
         """Return the virtual time of a timer, in seconds: its nominal instant, not when it fired."""
         assert row.child is not None
         instant_ms = fire_at_ms(row, self._history)
-        if instant_ms is None and (instant_ms := self._fire_at_ms.pop(row.child, None)) is None:
+        if instant_ms is None and (instant_ms := self._sequence.fire_at_ms.pop(row.child, None)) is None:
             return self._loop.time()
         return (instant_ms - self.run.started_at_ms) / 1000
 

@@ -23,6 +23,7 @@ from pyengine.core.protocol.journal import Row, RowType
 from pyengine.core.replay.asks import Ask, AskKind, Outcome
 from pyengine.core.replay.call_matcher import CallMatcher
 from pyengine.core.replay.call_sequence import NOTHING, CallSequence, ignore_cancel
+from pyengine.core.replay.completions import fire_at_ms
 from pyengine.core.replay.history import describe_call
 from pyengine.core.values.codec import Codec
 from pyengine.errors import Evicted
@@ -53,6 +54,7 @@ class TransactionLog:
         name: a label for people.
         hash: input hash of its row.
         timeout_ms: limit from its begin to its commit, milliseconds.
+        limit_ms: milliseconds until a limit of asyncio around its block ends, if there is one.
         effects: starts, signals and settlements to do at its commit, as JSON objects.
         ask: the request that its code waits for now.
         committed: its commit succeeded.
@@ -68,6 +70,7 @@ class TransactionLog:
         "committed",
         "effects",
         "hash",
+        "limit_ms",
         "name",
         "outcomes",
         "size",
@@ -79,6 +82,7 @@ class TransactionLog:
         self.name = name
         self.hash = hash
         self.timeout_ms = timeout_ms
+        self.limit_ms: float | None = None
         self.effects: list[dict[str, Any]] = []
         self.ask: Ask | None = None
         self.committed = False
@@ -127,14 +131,16 @@ class Transactions:
     Args:
         sequence: numbers and commands of the run.
         codec: writes values, decodes errors.
+        now_ms: reads the clock, epoch milliseconds.
 
     Attributes:
         codec: likewise.
         queue: those transactions; the first one is open, or begins next.
     """
 
-    def __init__(self, sequence: CallSequence, codec: Codec) -> None:
+    def __init__(self, sequence: CallSequence, codec: Codec, now_ms: Callable[[], int]) -> None:
         self._sequence = sequence
+        self._now_ms = now_ms
         self.codec = codec
         self.queue: list[TransactionLog] = []
 
@@ -178,6 +184,8 @@ class Transactions:
             await call
         sequence.next_child = child + 1
         log = TransactionLog(child, name, digest, timeout_ms, record)
+        if log.live:
+            log.limit_ms = self._time_left_ms()
         self.queue.append(log)
         try:
             await self.ask(log, "begin")
@@ -185,6 +193,19 @@ class Transactions:
             self.leave(log)
             raise
         return log
+
+    def _time_left_ms(self) -> float | None:
+        """Return how long the limits around the current code still last; None if there is none."""
+        sequence, left = self._sequence, []
+        for timer in sequence.loop.limits_of_current_task():
+            assert timer.token is not None
+            row = sequence.history.allocated.get(timer.token)
+            instant_ms = fire_at_ms(row, sequence.history) if row else sequence.fire_at_ms.get(timer.token)
+            if instant_ms is None:  # it is made in this advance
+                left.append(1000 * (timer.when() - sequence.loop.time()))
+            else:
+                left.append(instant_ms - self._now_ms())
+        return min(left, default=None)
 
     async def ask(
         self, log: TransactionLog, kind: AskKind, query: str = "", args: tuple[Any, ...] = ()
@@ -290,7 +311,7 @@ def transactions_of(matcher: CallMatcher) -> Transactions:
     """Return the transactions of a run, which are made at their first use."""
     found = matcher.asks
     if not isinstance(found, Transactions):
-        found = matcher.asks = Transactions(matcher.sequence, matcher.codec)
+        found = matcher.asks = Transactions(matcher.sequence, matcher.codec, matcher.now_ms)
     return found
 
 

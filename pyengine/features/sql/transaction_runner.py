@@ -12,6 +12,7 @@ there, or not.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 from functools import partial
@@ -59,6 +60,8 @@ _EXCUSED_FROM = 3
 _REPLAY = "WF099"
 # what a session has cached: a prepared statement that is gone, a type or function that was made again
 _STALE = frozenset({"26000", "XX000"})
+# what begins or ends a transaction is not cut off by a limit around its block
+_ENDS = frozenset({"begin", "commit", "rollback"})
 # a lock timeout or a statement timeout that is set
 _BOUNDED = frozenset({"55P03", "57014"})
 _ENDS_IT = re.compile(
@@ -100,17 +103,18 @@ class _Session:
         ask: the last of it.
         log: the transaction that is open, or begins.
         ends_s: when its time is over, by our clock.
+        limit_s: when a limit around its block is over; a statement after that is refused, and the commit.
         overdue: its connection was closed because its time was over.
     """
 
-    __slots__ = ("ask", "ends_s", "log", "overdue", "task", "todo")
+    __slots__ = ("ask", "ends_s", "limit_s", "log", "overdue", "task", "todo")
     task: asyncio.Task[None]
 
     def __init__(self) -> None:
         self.todo: asyncio.Queue[Execute] = asyncio.Queue()
         self.ask: Ask
         self.log: TransactionLog | None = None
-        self.ends_s = 0.0
+        self.ends_s = self.limit_s = 0.0
         self.overdue = False
 
 
@@ -219,9 +223,13 @@ class TransactionRunner:
         if session.log is not log:
             session.log, session.overdue = log, False
             session.ends_s = clock.monotonic() + log.timeout_ms / 1000
+            session.limit_s = math.inf if log.limit_ms is None else clock.monotonic() + log.limit_ms / 1000
         journal = None
+        if ask.kind != "begin" and clock.monotonic() >= session.limit_s:
+            session.overdue = True
+        ends_s = session.ends_s if ask.kind in _ENDS else min(session.ends_s, session.limit_s)
         try:
-            async with clock.timeout_at(session.ends_s):
+            async with clock.timeout_at(ends_s):
                 if ask.kind == "commit":
                     outcome, journal = await self.commit(conn, run, session, log)
                 else:
@@ -398,8 +406,10 @@ def _log_of(effect: Execute) -> TransactionLog:
 
 
 def _overdue(log: TransactionLog) -> StepTimeout:
+    limit_ms = log.timeout_ms if log.limit_ms is None else min(log.timeout_ms, max(0, log.limit_ms))
+    around = "" if limit_ms == log.timeout_ms else ", the limit around its block"
     return StepTimeout(
-        f"transaction {log.name} took longer than {log.timeout_ms / 1000:g} s",
+        f"transaction {log.name} took longer than {limit_ms / 1000:g} s{around}",
         step=log.name,
-        timeout_ms=log.timeout_ms,
+        timeout_ms=round(limit_ms),
     )

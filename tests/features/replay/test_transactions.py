@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from hashlib import sha256
 from typing import Any
 
+import anyio
 import asyncpg
 import pytest
 
@@ -25,7 +26,7 @@ from pyengine.core.replay.machine import Replay
 from pyengine.core.values.codec import Codec
 from pyengine.errors import InvalidRequest
 from pyengine.features.sql.transaction_log import TransactionLog
-from tests.core.replay.memory_run import STARTED_MS, add, workflow
+from tests.core.replay.memory_run import STARTED_MS, MemoryRun, add, greet, workflow
 
 Code = Callable[[], Coroutine[Any, Any, Any]]
 COUNT, WRITE = "select count(*) from t", "insert into t values (1)"
@@ -326,3 +327,62 @@ def test_captured_values_stand_in_the_record() -> None:
     recorded["said"].pop(0)
     other = Row(1, RowType.STEP_COMPLETED, 0, 1, "transaction", NAME_HASH, json.dumps(recorded))
     assert isinstance(replay_of(captures, other).advance().end, Halt)
+
+
+def test_a_limit_around_it() -> None:
+    """A transaction knows how long the limits last that would cancel its code: of asyncio and anyio, none of
+    another task, and none outside of a shield. A recorded one needs none.
+    """
+
+    async def one_block() -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(WRITE)
+
+    async def limited() -> None:
+        async with asyncio.timeout(60), asyncio.timeout(5):
+            await one_block()
+
+    async def waited_for() -> None:
+        await asyncio.wait_for(one_block(), 7)
+
+    async def of_anyio() -> None:
+        with anyio.fail_after(9):
+            await one_block()
+
+    async def of_another_task() -> None:
+        async def waits() -> None:
+            async with asyncio.timeout(5):
+                await ctx.sleep(60)
+
+        await asyncio.gather(waits(), one_block())
+
+    async def shielded() -> None:
+        async with asyncio.timeout(5), ctx.shield():
+            await one_block()
+
+    codes = (limited, waited_for, of_anyio, of_another_task, shielded, one_block)
+    limits = []
+    for code in codes:
+        one = replay_of(code)
+        one.advance()
+        limits.append(front(one).limit_ms)
+    assert limits == [5000, 7000, 9000, None, None, None]
+
+
+def test_a_limit_that_has_begun() -> None:
+    """It is measured from the instant at which its timer fires, not from the last row."""
+
+    async def code() -> None:
+        async with asyncio.timeout(5):
+            await greet("a")
+            async with ctx.transaction() as tx:
+                await tx.execute(WRITE)
+
+    run = MemoryRun(workflow(code))
+    run.now_ms += 4000
+    run.complete(1, "x")
+    assert front(run.warm).limit_ms == 1000
+    cold = run.replay()
+    cold.load(run.rows)
+    cold.advance()
+    assert front(cold).limit_ms == 1000

@@ -339,6 +339,37 @@ async def hurried() -> str:
     return "in time"
 
 
+@app.workflow
+async def limited() -> list[str]:
+    """Has limits of asyncio around it, which it exceeds, and goes on."""
+    told = []
+
+    async def lasts() -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute("insert into entry (account, amount) values ('late', 1)")
+            await tx.execute("select pg_sleep(20)")
+
+    try:
+        async with asyncio.timeout(0.1):
+            await lasts()
+    except TimeoutError:
+        told.append("timeout")
+    try:
+        await asyncio.wait_for(lasts(), 0.1)
+    except TimeoutError:
+        told.append("wait_for")
+    async with asyncio.timeout(60), ctx.transaction() as tx:
+        told.append(await tx.fetchval("select 'in time'"))
+    return told
+
+
+def test_a_transaction_ends_with_the_limit_around_it(dsn: str, accounts: psycopg.Connection[Any]) -> None:
+    """It is rolled back, and the code gets a TimeoutError and goes on."""
+    assert asyncio.run(play(dsn, limited)) == ["timeout", "wait_for", "in time"]
+    assert accounts.execute("select count(*) from entry").fetchone() == (0,)
+    clean(dsn)
+
+
 def test_a_transaction_ends_with_its_time(dsn: str, accounts: psycopg.Connection[Any]) -> None:
     """It is rolled back, and the code is told."""
     assert asyncio.run(play(dsn, hurried)) == "late"
