@@ -59,10 +59,10 @@ class Fulfilled:
     paid_by: str
 
 
-def made(source: str, build: Callable[[Path], None]) -> Path:
+def made(source: Path, build: Callable[[Path], None]) -> Path:
     """A folder with what was built of a source, built anew only if the source has changed."""
-    text = (SERVICES / source).read_bytes()
-    folder = CACHE / f"{source}-{hashlib.sha256(text).hexdigest()[:12]}"
+    text = source.read_bytes()
+    folder = CACHE / f"{source.name}-{hashlib.sha256(text).hexdigest()[:12]}"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -107,8 +107,8 @@ def go_program() -> Path:
     raise reason
 
 
-def go() -> Program:
-    """`order.go` with Debian's lib/pq, built without a network."""
+def go(source: Path = SERVICES / "order.go") -> Program:
+    """A program with Debian's lib/pq, built without a network."""
     program = go_program()
     path = unpacked("golang-github-lib-pq-dev") / "usr" / "share" / "gocode"
 
@@ -116,11 +116,11 @@ def go() -> Program:
         told = {"GO111MODULE": "off", "GOFLAGS": "", "GOPATH": str(path), "GOCACHE": str(CACHE / "go-build")}
         # nothing in it needs a compiler of C
         told |= {"CGO_ENABLED": "0", "GOROOT": str(program.resolve().parent.parent)}
-        run(program, "build", "-o", folder / "order", SERVICES / "order.go", folder=folder, **told)
+        run(program, "build", "-o", folder / source.stem, source, folder=folder, **told)
 
     # the second setting has it send a statement in one piece, which a pooler needs
     return Program(
-        command=(str(made("order.go", build) / "order"),),
+        command=(str(made(source, build) / source.stem),),
         url=lambda port, user, name: (
             f"postgres://{user}@127.0.0.1:{port}/{name}?sslmode=disable&binary_parameters=yes"
         ),
@@ -140,24 +140,24 @@ def typescript() -> Program:
         run(NODE, packages / "typescript" / "bin" / "tsc", *options, *kinds, "order.ts", folder=folder)
 
     return Program(
-        command=(str(NODE), str(made("order.ts", build) / "order.js")),
+        command=(str(NODE), str(made(SERVICES / "order.ts", build) / "order.js")),
         url=lambda port, user, name: f"postgres://{user}@127.0.0.1:{port}/{name}",
     )
 
 
-def java() -> Program:
-    """`Order.java` with Debian's JDBC driver."""
+def java(source: Path = SERVICES / "Order.java") -> Program:
+    """A program with Debian's JDBC driver."""
     for name in ("javac", "java"):
         if shutil.which(name) is None:
             raise NoPackage(f"there is no {name} here: apt-get install default-jdk-headless")
     driver = unpacked("libpostgresql-jdbc-java") / "usr" / "share" / "java" / "postgresql.jar"
 
     def build(folder: Path) -> None:
-        run("javac", "-Xlint:all", "-Werror", "-d", folder, SERVICES / "Order.java", folder=folder)
+        run("javac", "-Xlint:all", "-Werror", "-d", folder, source, folder=folder)
 
-    folder = made("Order.java", build)
+    folder = made(source, build)
     return Program(
-        command=("java", "-XX:TieredStopAtLevel=1", "-cp", f"{driver}{os.pathsep}{folder}", "Order"),
+        command=("java", "-XX:TieredStopAtLevel=1", "-cp", f"{driver}{os.pathsep}{folder}", source.stem),
         url=lambda port, user, name: (
             f"jdbc:postgresql://127.0.0.1:{port}/{name}?user={user}&prepareThreshold=0"
         ),

@@ -1,17 +1,29 @@
-"""Law: `select *` of every public view is read by the drivers that people have, whatever stands in it."""
+"""Law: `select *` of every public view is read by the drivers that people have, whatever stands in it.
+
+Those of Go and Java, and pandas, are of the full size (tests/README.md).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import psycopg
 import psycopg2
+import pytest
 import sqlalchemy
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from tests.examples.test_services import Program, go, java, port
+from tests.support.debian import NoPackage
+from tests.support.sdks import NoSdk, made, missing, run_program
 from tests.support.verbs import Connection, ask
 
 SCENE = """
@@ -33,6 +45,8 @@ COLUMNS = """select c.relname, a.attname, format_type(a.atttypid, null)
 from pg_class c join pg_attribute a on a.attrelid = c.oid
 where c.relnamespace = 'durable'::regnamespace and c.relkind = 'v' and c.relname !~ '^_'
 and a.attnum > 0 and not a.attisdropped"""
+READERS = Path(__file__).parent / "readers"
+__all__ = ["port"]  # a fixture
 FILLED = "runs newest live promises tasks schedules watches progress workers health"
 # no driver needs a codec for these; in binary form a regclass is the number of its table
 PLAIN = "text,name,bigint,integer,smallint,boolean,numeric,double precision,jsonb,json,bytea,uuid,interval"
@@ -118,4 +132,53 @@ def test_every_view_is_read(conn: Connection, direct: str) -> None:
         f"select '{view}' from durable.{view} v where not isfinite(v.{name})" for view, name in instants
     )
     assert ask(conn, (f"select count(*) from ({odd}) x", ())) == (0,)
+    conn.execute("select durable.unwatch('public.parcels', 'sent')")
+
+
+def pandas(url: str) -> Program:
+    """pandas over SQLAlchemy over psycopg, beside the packages of the tests."""
+    name = f"pandas-{sys.version_info.major}.{sys.version_info.minor}"
+
+    def build(folder: Path) -> None:
+        pip = ("-m", "pip", "install", "--quiet", "--target", folder, "pandas")
+        run_program("pip does not get pandas", Path(sys.executable), *pip)
+
+    code = f"""
+import sys; sys.path.append({str(made(name, build))!r})
+import pandas, sqlalchemy
+with sqlalchemy.create_engine("{url.replace("postgresql:", "postgresql+psycopg:")}").connect() as db:
+    for view in sys.argv[1:]:
+        print(view, len(pandas.read_sql(sqlalchemy.text(f"select * from durable.{{view}}"), db)))
+"""
+    return Program(command=(sys.executable, "-c", code), url=lambda *_: url)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("reader", ["views.go", "Views.java", "pandas"])
+def test_every_view_is_read_elsewhere(conn: Connection, direct: str, port: int, reader: str) -> None:
+    """By Go's lib/pq, Java's JDBC and pandas: as many rows, and no value is infinite."""
+    made_by: dict[str, Callable[[], Program]] = {
+        "views.go": lambda: go(READERS / reader),
+        "Views.java": lambda: java(READERS / reader),
+        "pandas": lambda: pandas(direct),
+    }
+    try:
+        program = made_by[reader]()
+    except (NoPackage, NoSdk) as reason:
+        missing(NoSdk(str(reason)), full=True)
+    conn.execute(SCENE)
+    names = [name for (name,) in conn.execute(VIEWS).fetchall()]
+    told = conninfo_to_dict(direct)
+    url = program.url(port, str(told["user"]), str(told["dbname"]))
+    done = subprocess.run(
+        [*program.command, *names],
+        env=os.environ | {"DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    counts = by_psycopg(direct, [f"select * from durable.{name}" for name in names])
+    assert done.stdout.splitlines() == [f"{name} {count}" for name, count in zip(names, counts, strict=True)]
     conn.execute("select durable.unwatch('public.parcels', 'sent')")
