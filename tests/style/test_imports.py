@@ -19,7 +19,7 @@ from tests.support.tree import Module, modules
 # places of one rank do not import each other, except those of CHAINS: there a later one may import an earlier
 RANKS: tuple[tuple[str, ...], ...] = (
     ("core.annotations",),
-    ("errors", "core.sources", "core.passwords"),
+    ("errors", "core.sources", "core.passwords", "core.rules"),
     ("core.url_parameters",),
     ("core.servers",),
     ("core.process",),

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import TupleRow
 
-from pyengine.core.protocol.rules import RULES
+from pyengine.core.rules import RULES
 from pyengine.core.values.codec import input_hash
 
 Connection = psycopg.Connection[TupleRow]

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from pyengine.core.definitions.definition import StepDef, WorkflowDef
-from pyengine.core.protocol.rules import RULES, is_exact
+from pyengine.core.rules import RULES, is_exact
 from pyengine.core.values.codec import TypeCodec
 from pyengine.errors import ForbiddenInWorkflow, InvalidRequest
 

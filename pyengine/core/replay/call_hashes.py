@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from pyengine.core.definitions.signatures import Signature
-from pyengine.core.protocol.rules import TWO_HASHES_RULES
+from pyengine.core.rules import TWO_HASHES_RULES
 
 _DIGITS = 16
 

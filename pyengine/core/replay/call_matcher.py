@@ -39,7 +39,6 @@ from pyengine.core.protocol.commands import (
     StartTimer,
 )
 from pyengine.core.protocol.journal import SCHEDULING_STEPS, RowType
-from pyengine.core.protocol.rules import WAIT_FOR_RULES
 from pyengine.core.replay.asks import Asks
 from pyengine.core.replay.call_hashes import HashedCall
 from pyengine.core.replay.call_sequence import NOTHING, CallSequence, Match
@@ -51,6 +50,7 @@ from pyengine.core.replay.pending_steps import PendingStep
 from pyengine.core.replay.progress import ProgressSetter
 from pyengine.core.replay.recorded_values import RecordedValues
 from pyengine.core.replay.signal_inbox import SignalInboxes
+from pyengine.core.rules import WAIT_FOR_RULES
 from pyengine.core.values.codec import Codec, TypeCodec, input_hash, type_codec
 from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
 

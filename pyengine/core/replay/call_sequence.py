@@ -38,6 +38,7 @@ from pyengine.core.protocol.journal import Row, RowType
 from pyengine.core.replay.cancellation_cursor import CancellationCursor
 from pyengine.core.replay.divergence import Difference
 from pyengine.core.replay.history import History, describe_operation, describe_row
+from pyengine.core.rules import SHORT_IDS_RULES
 from pyengine.core.values.codec import TypeCodec, type_codec
 from pyengine.errors import Evicted, InvalidRequest
 
@@ -187,7 +188,9 @@ class CallSequence:
     def id_of(self, child: int, *, detached: bool = False) -> str:
         """Return the promise id of a child; a detached run may have a short one."""
         run = self.run
-        return detached_id(run.id, child) if detached and run.rules >= 2 else f"{run.id}.{child}"
+        return (
+            detached_id(run.id, child) if detached and run.rules >= SHORT_IDS_RULES else f"{run.id}.{child}"
+        )
 
     def at_frontier(self) -> bool:
         """Whether nothing in the journal shows that the code was past this point before."""

@@ -40,7 +40,6 @@ from pyengine.core.protocol.commands import (
     Suspend,
 )
 from pyengine.core.protocol.journal import Row, RowType
-from pyengine.core.protocol.rules import GENERATORS_RULES
 from pyengine.core.replay import run_log
 from pyengine.core.replay.advance import Advance, StepCall
 from pyengine.core.replay.asks import Asks
@@ -50,6 +49,7 @@ from pyengine.core.replay.completions import complete, fire_at_ms
 from pyengine.core.replay.divergence import refusal
 from pyengine.core.replay.extensions import NO_SEARCH, UnawaitedCalls
 from pyengine.core.replay.history import History, add_outcomes
+from pyengine.core.rules import GENERATORS_RULES
 from pyengine.core.values.codec import Codec
 from pyengine.core.values.error_access import asked, is_a
 from pyengine.core.values.error_describing import only_error

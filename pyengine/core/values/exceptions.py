@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from pyengine import errors
+from pyengine.core.rules import SECOND_FORM_RULES
 from pyengine.core.values.depth import is_deep
 from pyengine.core.values.error_access import (
     asked,
@@ -54,7 +55,6 @@ MIN_ERROR_BYTES = 4096
 """The limit on errors is never lower, however low that on payloads: errors must be able to report it."""
 
 _WARNED_MAX = 1000
-_SECOND_FORM = 4  # the rules since which errors have it
 _SECOND_FORM_CLASSES: dict[type, type[BaseException]] = {errors.StepTimeout: StepTimedOut}
 
 
@@ -99,7 +99,7 @@ class ExceptionCodec:
             rules: of its run, by which the form of the record is chosen; None if it has none.
             origin: the run, step and attempt that raised it, unless it was read from a journal.
         """
-        form = 2 if rules is None or rules >= _SECOND_FORM else 1
+        form = 2 if rules is None or rules >= SECOND_FORM_RULES else 1
         record = asked(lambda: describe(error, form), None) or bare(error)
         if origin and "origin" not in record:
             record["origin"] = self._origin(error, origin)

@@ -21,8 +21,8 @@ from pyengine.core.definitions.retry import NO_RETRY, Retry, policy_text, record
 from pyengine.core.process import clock
 from pyengine.core.protocol.commands import StepOutcome
 from pyengine.core.protocol.progress import ProgressReport
-from pyengine.core.protocol.rules import is_exact
 from pyengine.core.replay.advance import StepCall
+from pyengine.core.rules import is_exact
 from pyengine.core.values.codec import Codec
 
 _PROGRESS_PAUSE_S = 0.1

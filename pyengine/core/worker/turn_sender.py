@@ -32,7 +32,6 @@ from pyengine.core.database.statements.procedures import TURN, Procedure
 from pyengine.core.process import clock
 from pyengine.core.process.thread_pool import ValueThreads
 from pyengine.core.protocol.commands import Complete, Fail, Halt, Release
-from pyengine.core.protocol.rules import RULES
 from pyengine.core.protocol.turn import (
     Answer,
     RunReport,
@@ -43,6 +42,7 @@ from pyengine.core.protocol.turn import (
     weight_of,
 )
 from pyengine.core.replay import run_log
+from pyengine.core.rules import RULES
 from pyengine.core.values.sizes import LARGE_BYTES
 from pyengine.core.worker.events import Event, ReportRejected
 from pyengine.core.worker.lease_heartbeat import ADOPTION_RETRY_S

@@ -33,9 +33,9 @@ from pyengine.core.protocol.commands import (
     Suspend,
 )
 from pyengine.core.protocol.journal import Row, RowType
-from pyengine.core.protocol.rules import RULES
 from pyengine.core.replay.divergence import SAME_AS_JOURNAL
 from pyengine.core.replay.machine import Replay
+from pyengine.core.rules import RULES
 from pyengine.core.values.codec import Codec
 from pyengine.errors import EngineError
 from pyengine.features.checks.unawaited import UNAWAITED

@@ -12,7 +12,7 @@ from typing import Any
 from pyengine.core.definitions.current_run import within_run
 from pyengine.core.definitions.registry import NAME_BYTES
 from pyengine.core.definitions.retry import Duration, Retry, optional_duration
-from pyengine.core.protocol.rules import HTTP_NAMES_RULES
+from pyengine.core.rules import HTTP_NAMES_RULES
 from pyengine.core.values.texts import is_text
 from pyengine.errors import InvalidRequest
 from pyengine.features.http.records import HttpResponse, Secret

@@ -39,10 +39,10 @@ from pyengine.core.protocol.commands import (
     Take,
 )
 from pyengine.core.protocol.journal import ALLOCATING, RESOLVING, ROW_WIDTH, SCHEDULING_STEPS, Row, RowType
-from pyengine.core.protocol.rules import RULES
 from pyengine.core.replay.advance import Advance, StepCall
 from pyengine.core.replay.extensions import NO_SEARCH
 from pyengine.core.replay.machine import Replay
+from pyengine.core.rules import RULES
 from pyengine.core.values.codec import Codec
 
 STARTED_MS = 1_700_000_000_000

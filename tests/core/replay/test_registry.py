@@ -12,6 +12,7 @@ import pytest
 from pyengine.core.definitions.registry import Registry, make_step, make_workflow
 from pyengine.core.definitions.retry import Retry
 from pyengine.errors import InvalidRequest, NotFound
+from tests.support.decorators import plainly
 
 
 async def charge(amount: int) -> str:
@@ -152,16 +153,6 @@ class Bell:
 
     async def __call__(self, n: int) -> int:
         return n
-
-
-def plainly(fn: Any) -> Any:
-    """A plain decorator, around an async function too."""
-
-    @functools.wraps(fn)
-    def wrapper(*args: Any) -> Any:
-        return fn(*args)
-
-    return wrapper
 
 
 @pytest.mark.parametrize("make", [make_step, make_workflow])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyengine.core.protocol.rules import RULES
+from pyengine.core.rules import RULES
 from tests.core.sql.test_workers import handed, idle, present
 from tests.support.verbs import (
     Connection,

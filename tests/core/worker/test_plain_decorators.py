@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from typing import Any
 
 from pyengine import App, Client, Retry, Worker, ctx
 from pyengine.errors import StepTimeout
-
-
-def plainly(fn: Any) -> Any:
-    """A decorator that is not async, as many are written."""
-
-    @functools.wraps(fn)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    return wrapper
+from tests.support.decorators import plainly
 
 
 def test_a_plain_decorator(dsn: str) -> None:

@@ -5,23 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import Any
 
 import pytest
 
 from pyengine import App
 from pyengine.errors import InvalidRequest
 from tests.core.replay.test_one_name import FACTORIES, Function
-
-
-def plainly(fn: Any) -> Any:
-    """A decorator that is not async."""
-
-    @functools.wraps(fn)
-    def wrapper(n: int) -> Any:
-        return fn(n)
-
-    return wrapper
+from tests.support.decorators import plainly
 
 
 def test_a_plain_decorator_of_a_memo(dsn: str) -> None:

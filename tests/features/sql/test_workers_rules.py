@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyengine.core.protocol.rules import RULES
+from pyengine.core.rules import RULES
 from tests.core.sql.test_workers_rules import OLD_HELLO, born, hello
 from tests.support.verbs import (
     Connection,

@@ -22,6 +22,7 @@ import pytest
 from pyengine import App
 from pyengine.core.values.tracebacks import place_of
 from pyengine.errors import InvalidRequest
+from tests.support.decorators import plainly
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -43,14 +44,6 @@ def asynchronously(fn: Any) -> Any:
     @functools.wraps(fn)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         return await fn(*args, **kwargs)
-
-    return wrapper
-
-
-def plainly(fn: Any) -> Any:
-    @functools.wraps(fn)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
 
     return wrapper
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from pyengine.core.protocol.rules import RULES
+from pyengine.core.rules import RULES
 
 WORKER_PROTOCOL = 1
 """The version of the worker protocol that this package speaks."""

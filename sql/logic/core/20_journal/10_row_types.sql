@@ -58,7 +58,7 @@ create or replace function durable._rules()
 returns smallint language sql immutable parallel safe
 as $$ select 4::smallint $$;
 comment on function durable._rules() is
-  'The newest rules of replay of this schema; pyengine/core/protocol/rules.py says what each changed. A run is born with the newest that the worker which announced its workflow last knows too, and with the first if none has; it keeps them.';
+  'The newest rules of replay of this schema; pyengine/core/rules.py says what each changed. A run is born with the newest that the worker which announced its workflow last knows too, and with the first if none has; it keeps them.';
 
 create or replace function durable._schedules_invocation(p_type durable.row_type)
 returns boolean language sql immutable parallel safe

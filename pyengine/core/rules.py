@@ -10,7 +10,7 @@ have them.
 | rules | what they changed |
 |---|---|
 | 1 | version 0.1.0 |
-| 2 | ids of detached runs do not grow without end (child_ids.py) |
+| 2 | ids of detached runs do not grow without end (protocol/child_ids.py) |
 | 3 | failures are counted by numbers, not rows, because old rows are removed (replay/history.py) |
 | 4 | a call's input hash has that of its text without defaults before it (replay/call_hashes.py) |
 |   | errors have their second form, in which more of them come back as themselves (values/exceptions.py) |
@@ -24,6 +24,12 @@ from __future__ import annotations
 
 RULES = 4
 """The newest rules of replay that this code knows."""
+
+SHORT_IDS_RULES = 2
+"""The first rules by which ids of detached runs do not grow without end."""
+
+SECOND_FORM_RULES = 4
+"""The first rules by which errors have their second form."""
 
 TWO_HASHES_RULES = 4
 """The first rules by which a call has a second hash, of its text without defaults."""
