@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import psycopg
 import pytest
 
+from tests.examples.agent.model import Model
 from tests.system.crash.processes import kill, start, until, worker
 
 APP = "tests.examples.agent.app:app"
@@ -18,59 +18,10 @@ TASK = "Get me from Ulm to Bonn, and tell me the weather there."
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-class Model(ThreadingHTTPServer):
-    """A model that always answers the same to the same conversation, and counts the questions."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self.server_address[1]}/chat"
-
-    def reply(self, conversation: list[dict[str, Any]]) -> dict[str, Any]:
-        """Look things up, then book, then answer."""
-        self.asked.append(len(conversation))
-        results = [one["text"] for one in conversation if one["role"] == "tool"]
-        if not results:
-            return assistant(
-                {"id": "1", "tool": "trains", "arguments": {"start": "Ulm", "end": "Bonn"}},
-                {"id": "2", "tool": "weather", "arguments": {"city": "Bonn"}},
-                {"id": "3", "tool": "weather", "arguments": {"town": "Bonn"}},
-            )
-        if len(results) == 3:
-            return assistant({"id": "4", "tool": "book", "arguments": {"train": "8:15 Ulm to Bonn"}})
-        return {"role": "assistant", "text": " | ".join(results)}
-
-
-def assistant(*calls: dict[str, Any]) -> dict[str, Any]:
-    """A message of the model with calls of tools."""
-    return {"role": "assistant", "calls": calls}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Model
-
-    def do_POST(self) -> None:
-        """Answer one question."""
-        conversation = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        body = json.dumps(self.server.reply(conversation)).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep the test's output free of requests."""
-
-
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
     """The model, served on loopback, its address in the environment of the workers."""
-    with Model() as server:
+    with Model(0) as server:
         monkeypatch.setenv("MODEL_URL", server.url)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

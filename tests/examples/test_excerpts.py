@@ -9,17 +9,18 @@ import pytest
 from tests.examples.pages import Page
 from tests.support.tree import ROOT, files
 
-_NAMED = re.compile(r"an excerpt of ([\w/.]+\.py)")
+_NAMED = re.compile(r"(an excerpt|the whole) of ([\w/.]+\.py)")
+_FOLDER = re.compile(r"\btests\.examples\.\w+\.")  # a reader has the programs in one folder
 
 
-def excerpts() -> list[tuple[str, int, str, str]]:
+def excerpts(kind: str) -> list[tuple[str, int, str, str]]:
     """Page, line, file and text of each block that says which file it is from."""
     return [
-        (path, block.line, named[1], block.text)
+        (path, block.line, named[2], block.text)
         for path in files()
         if path.startswith("docs/") and path.endswith(".md")
         for block in Page(path).blocks
-        if (named := _NAMED.search(block.title))
+        if (named := _NAMED.search(block.title)) and named[1] == kind
     ]
 
 
@@ -29,11 +30,17 @@ def missing(text: str, source: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and line.rstrip() not in lines]
 
 
-@pytest.mark.parametrize(("page", "line", "file", "text"), excerpts())
+@pytest.mark.parametrize(("page", "line", "file", "text"), excerpts("an excerpt"))
 def test_an_excerpt_is_what_the_file_says(page: str, line: int, file: str, text: str) -> None:
     """Docstrings and functions may be left out; nothing may be added or moved."""
     found = missing(text, (ROOT / file).read_text())
     assert not found, f"{page}:{line}: not in {file}, or not in this order: {found}"
+
+
+@pytest.mark.parametrize(("page", "line", "file", "text"), excerpts("the whole"))
+def test_a_listing_is_the_file(page: str, line: int, file: str, text: str) -> None:
+    """Whoever has the page has the program, in a folder of his own."""
+    assert text == _FOLDER.sub("", (ROOT / file).read_text()), f"{page}:{line}"
 
 
 def test_a_changed_excerpt_is_found() -> None:

@@ -12,7 +12,7 @@ from tests.examples.pages import Page, pages
 from tests.support.tree import ROOT
 from tests.support.typed import wrong_lines, wrong_lines_of_pyright
 
-APPS = ("shop/app", "shop/web", "shop/bank", "agent/app", "etl/app", "etl/load")
+APPS = ("shop/app", "shop/web", "shop/bank", "agent/app", "agent/model", "etl/app", "etl/load")
 # asyncpg says nothing about its types
 UNTYPED = "# pyright: reportMissingTypeStubs=false" + "".join(
     f", reportUnknown{what}Type=false" for what in ("Argument", "Member", "Variable")
