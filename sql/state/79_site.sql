@@ -27,3 +27,7 @@ comment on column durable._site.previous_timeline is 'The one before it; null: t
 comment on column durable._site.identity is 'Server and database as one text, with which a session compares its own.';
 
 insert into durable._site (system_identifier, adopted_at, timeline_at, timeline, database, adopted_by) values (0, 0, 0, 0, 0, '');
+
+create sequence durable._idle_copy;
+comment on sequence durable._idle_copy is
+  'A hash of this server and database and of those in _site, if somebody has seen that nothing could run in this copy; a sequence, because no rollback takes that back. A copy of it has the hash of its original, which tells nothing about it.';

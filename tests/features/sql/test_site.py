@@ -304,6 +304,28 @@ def test_an_idle_copy_adopts_itself(direct: str, copy_of: Callable[[str], str], 
         assert "next" in [one.id for one in tasks]
 
 
+@pytest.mark.parametrize("first", ["rolled back", "serializable"])
+def test_the_first_use_decides_whatever_becomes_of_it(
+    direct: str, copy_of: Callable[[str], str], first: str
+) -> None:
+    """Two sessions use an idle copy first at the same moment, and the one that adopts it is rolled back; or
+    the first use cannot adopt it, by its isolation. What they write is no part of the copy, and runs."""
+    dsn = copy_of("template")
+    with session(dsn) as one, session(dsn) as other:
+        with one.transaction(force_rollback=first == "rolled back"):
+            if first == "serializable":
+                one.execute("set transaction isolation level serializable")
+            ask(one, FIRST_USES["ordinary start"])
+            if first == "rolled back":
+                ask(other, FIRST_USES["ordinary start"])
+        assert state(one) == "idle copy"
+        assert ask(other, ("select durable._is_copy()", ())) == (False,)
+        assert state(one) == "adopted"
+        assert len(take_turn(one, "W", want=9).tasks) == 1
+    with session(copy_of("template")) as conn:
+        assert state(conn) == "idle copy"
+
+
 # -- who may adopt, and what is waited for
 
 

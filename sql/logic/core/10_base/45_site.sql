@@ -37,6 +37,32 @@ $$;
 comment on function durable._could_run() is
   'Whether anything is here that could run by itself: an unfinished task, a schedule, a deadline, a message, or a job to be cancelled.';
 
+create or replace function durable._copy_hash(p_identity text)
+returns bigint language sql volatile
+as $$
+  select greatest(1, hashtextextended(p_identity || ' ' || s.identity, 0) & 9223372036854775807) from durable._site s
+$$;
+comment on function durable._copy_hash(text) is
+  'The form in the sequence _idle_copy of a copy: where it is, and where its original was. A later restore over it may be of another one.';
+
+create or replace function durable._was_idle(p_identity text)
+returns boolean language sql volatile
+as $$ select coalesce(pg_sequence_last_value('durable._idle_copy') = durable._copy_hash(p_identity), false) $$;
+comment on function durable._was_idle(text) is
+  'Whether somebody has seen since the copy was made that nothing could run in it: then nothing of what could run now came with it.';
+
+create or replace function durable._record_idle(p_identity text)
+returns void language plpgsql volatile
+as $$
+begin
+  if not durable._was_idle(p_identity) and has_sequence_privilege('durable._idle_copy', 'update') then
+    perform setval('durable._idle_copy', durable._copy_hash(p_identity));
+  end if;
+end
+$$;
+comment on function durable._record_idle(text) is
+  'Records, whatever becomes of the transaction, that nothing could run here. A role that may only use sequences does without: it relies on _is_being_adopted.';
+
 create or replace function durable._is_being_adopted()
 returns boolean language sql volatile
 as $$ select durable._is_owned(1685417585) $$;
@@ -66,16 +92,19 @@ begin
   elsif exists (select from durable._site s where s.identity = v_identity) then
     perform set_config('durable.site', v_identity, false);
     return false;
-  elsif durable._could_run() then
+  elsif durable._could_run() and not durable._was_idle(v_identity) then
     perform set_config('durable.site', '', false);
     if durable._is_being_adopted() then
       return false;
     end if;
     -- the adoption may have been committed since the first look
     return not exists (select from durable._site s where s.identity = v_identity);
-  elsif current_setting('transaction_read_only') = 'off' and current_setting('transaction_isolation') = 'read committed'
-        and durable._try_lock_idle_copy() then
-    perform durable._record_site(v_identity);
+  elsif current_setting('transaction_read_only') = 'off' then
+    -- the adoption may be rolled back, or be that of another session, which is: what this one writes is no part of the copy
+    perform durable._record_idle(v_identity);
+    if current_setting('transaction_isolation') = 'read committed' and durable._try_lock_idle_copy() then
+      perform durable._record_site(v_identity);
+    end if;
   end if;
   return false;
 end

@@ -3,7 +3,7 @@
 create or replace view durable.site as
 select case when coalesce(current_setting('durable.site', true), '') = 'copy' then 'copy'
             when s.identity = durable._identity() then 'adopted'
-            when durable._could_run() then 'copy' else 'idle copy' end as state,
+            when durable._could_run() and not durable._was_idle(durable._identity()) then 'copy' else 'idle copy' end as state,
        s.system_identifier, d.datname as database, durable._at(s.adopted_at) as adopted_at, s.adopted_by, s.timeline,
        durable._at(s.timeline_at) as timeline_since, s.previous_timeline, durable._identity() as here, s.identity as home
 from durable._site s left join pg_catalog.pg_database d on d.oid = s.database;
