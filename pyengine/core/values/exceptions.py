@@ -180,7 +180,7 @@ class ExceptionCodec:
             try:
                 # once for all classes: the members of a group may be groups themselves
                 parts = parts or self._parts(record)
-                error = _made(cls, record, parts)
+                error = _made(cls, record, parts, is_base=bool(why))
             except (Unfit, ValueError) as problem:
                 why = why or str(problem)
                 continue
@@ -232,8 +232,8 @@ class ExceptionCodec:
         return found if usable else None
 
 
-def _made(cls: type[BaseException], record: dict[str, Any], parts: _Parts) -> BaseException:
-    """Return the error of a record as one of a class.
+def _made(cls: type[BaseException], record: dict[str, Any], parts: _Parts, *, is_base: bool) -> BaseException:
+    """Return the error of a record as one of a class: its own, or one that it derives from.
 
     Raises:
         Unfit, ValueError: it cannot be made.
@@ -248,8 +248,8 @@ def _made(cls: type[BaseException], record: dict[str, Any], parts: _Parts) -> Ba
         members=list(parts.members),
     )
     message, is_plain = record.get("message"), type(error).__str__ is BaseException.__str__
-    if record.get("lossy") and is_plain and error_message(error) != message:
-        # the text was made of arguments that were lost
+    if (is_base or record.get("lossy")) and is_plain and error_message(error) != message:
+        # the text was made of arguments that were lost, or by a class that is not this one
         set_arguments(error, (message,))
     return error
 

@@ -60,6 +60,14 @@ class Encoding(UnicodeDecodeError):
     pass
 
 
+class Worded(ValueError):
+    def __new__(cls, *args: object) -> Worded:
+        return super().__new__(cls)
+
+    def __str__(self) -> str:
+        return "words of code 3"
+
+
 class Real(float):
     pass
 
@@ -256,6 +264,12 @@ def test_a_part_that_is_lost_is_absent() -> None:
     back = through(error)
     assert isinstance(back, NoSuper) and back.code == 1 and not hasattr(back, "connection")
     assert str(through(ValueError(Closed()))).startswith("<tests.")
+
+
+def test_the_text_stays_with_a_base_class() -> None:
+    """An error that comes back as one of a base class says what it said."""
+    back = through(Worded("code", 3))
+    assert type(back) is ValueError and str(back) == "words of code 3"
 
 
 def test_the_nearest_class(caplog: pytest.LogCaptureFixture) -> None:
