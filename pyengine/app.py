@@ -27,7 +27,7 @@ from pyengine.core.definitions.bound_workflow import BoundWorkflow
 from pyengine.core.definitions.current_run import refuse_in_workflow
 from pyengine.core.definitions.definition import OnInterrupt
 from pyengine.core.definitions.one_name import OneName
-from pyengine.core.definitions.refusals import not_a_workflow
+from pyengine.core.definitions.refusals import name_options, not_a_workflow
 from pyengine.core.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.core.definitions.retry import Duration, Retry
 from pyengine.core.definitions.signals import Signal
@@ -299,7 +299,11 @@ class App(AppCalls, AppSchedules, Starts):
         delay_s = _KEPT_WITHIN_S if deadline_ms is None else min(_KEPT_WITHIN_S, deadline_ms / 2000)
         async with self._serving(place, {"make_runs": observing(left.append), "keeps": True}) as worker:
             # nobody else may claim it meanwhile
-            run: Run[R] = await place.client.begin(workflow, args, kwargs, delay=delay_s)
+            try:
+                run: Run[R] = await place.client.begin(workflow, args, kwargs, delay=delay_s)
+            except InvalidRequest as error:
+                name_options(error, kwargs, "app.run", ["progress (app.start has id, key, ...)"])
+                raise
             await worker.keep(run.id)
             try:
                 async with following(run, workflow.name) if shown else contextlib.nullcontext():

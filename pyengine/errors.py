@@ -121,9 +121,14 @@ class EngineError(Exception):
 
 
 class InvalidRequest(EngineError):
-    """The request is wrong in itself; sending it again does not help."""
+    """The request is wrong in itself; sending it again does not help.
+
+    Attributes:
+        takes: the signature of the function, if arguments do not fit it.
+    """
 
     sqlstate = "WF004"
+    takes: str | None = None
 
 
 class NotFound(EngineError):
@@ -475,7 +480,7 @@ def from_sqlstate(
 
     Args:
         code: five-character SQLSTATE, or None if the error has none.
-        message: primary message; of an error that has a class here DETAIL takes its place.
+        message: primary message.
         detail: DETAIL, if any.
         hint: HINT, if any.
     """
@@ -484,7 +489,4 @@ def from_sqlstate(
     if cls is None:
         down = code[:2] in _UNAVAILABLE_CLASSES or code in _UNAVAILABLE_CODES
         cls = Unavailable if down else EngineError
-    elif detail:
-        # the message of a named error is the name of its kind; the sentence is its detail
-        message, detail = detail, None
     return cls(message, detail=detail, hint=hint)

@@ -1,7 +1,7 @@
 """Passwords of database URLs, removed from messages.
 
-Lives here: `hidden`, which removes the password of a URL from a text. May not: a driver, a log, a decision
-about a URL. Design: drivers do not agree on the end of a password that has @ / ? # or : in it. Their errors
+Lives here: `hidden`, which removes the password of a URL from a text, and `is_unescaped`. May not: a driver,
+a log. Design: drivers do not agree on the end of a password that has @ / ? # or : in it. Their errors
 show different parts of it as host, port or database. So each part is removed that one of them could mistake
 for something else.
 """
@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from urllib.parse import unquote
+
+ESCAPE = "write p%40ss for p@ss: urllib.parse.quote(password, safe='') does that"
+"""What to do with a user or password that is not escaped."""
 
 _STARS = "***"
 _MARKS = re.compile(r"[@/?#:,&\[\]]")
@@ -34,6 +37,23 @@ def hidden(text: str, url: str) -> str:
     for piece in _longest(each for password in passwords for each in _MARKS.split(password)):
         text = re.sub(_whole_word(piece), _STARS, text)
     return text
+
+
+def is_unescaped(url: str) -> bool:
+    """Return whether user or password of a URL have characters as they are that end or begin parts of it.
+
+    Drivers end the host at different ones, and say that a part of the password is no host.
+    """
+    rest = url.partition("://")[2]
+    authority = re.split(r"[/?]", rest, maxsplit=1)[0]
+    user, at, _ = authority.rpartition("@")
+    if at or "@" not in rest:
+        return "@" in user or "#" in user or bool(re.search(r"%(?![0-9A-Fa-f]{2})", user))
+    # the @ stands behind a slash or question mark: user:pa/ss@host has no port before it
+    _, colon, port = authority.rpartition(":")
+    if not colon or authority.startswith("["):
+        return False
+    return port != "" and not port.partition(",")[0].isdecimal()
 
 
 def _passwords(url: str) -> set[str]:

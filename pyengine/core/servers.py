@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from pyengine.core.passwords import ESCAPE, is_unescaped
 from pyengine.core.url_parameters import asyncpg_pairs, pairs_of
+from pyengine.errors import InvalidRequest
 
 _ATTRIBUTES = "target_session_attrs"
 _PREFER_STANDBY = "prefer-standby"
@@ -28,7 +30,7 @@ class Servers:
         dsn: the URL; it names one server or several.
 
     Raises:
-        InvalidRequest: it has a parameter that not every driver heeds.
+        InvalidRequest: user or password are not escaped, or it has a parameter that not every driver heeds.
 
     Attributes:
         several: whether there are several.
@@ -37,6 +39,9 @@ class Servers:
     """
 
     def __init__(self, dsn: str) -> None:
+        if is_unescaped(dsn):
+            what = "the user or password of the database URL has @ : / ? # or % that is not escaped"
+            raise InvalidRequest(what, hint=ESCAPE)
         head, _, query = dsn.partition("?")
         pairs = pairs_of(query)
         given = dict(pairs)

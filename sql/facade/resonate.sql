@@ -24,9 +24,8 @@ as $$
 begin
   if pg_my_temp_schema() <> 0 and session_user <> current_user
      and exists (select from pg_catalog.pg_type t where t.typnamespace = pg_my_temp_schema()) then
-    raise exception 'forbidden'
-      using errcode = 'insufficient_privilege', detail = 'This session has tables or types in its temporary schema.',
-            hint = 'Call the facade in a session of its own.';
+    raise exception 'This session has tables or types in its temporary schema.'
+      using errcode = 'insufficient_privilege', hint = 'Call the facade in a session of its own.';
   end if;
 end
 $$;

@@ -67,5 +67,5 @@ def flaw(
         with conn.transaction():
             put(conn, kind, sub, scalar, refs, names=names)
     except psycopg.Error as error:
-        return f"{error.sqlstate} {error.diag.message_detail}"
+        return f"{error.sqlstate} {error.diag.message_primary}"
     return ""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ov
 
 from pyengine.core.client.run import Run
 from pyengine.core.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
+from pyengine.core.definitions.refusals import name_options
 from pyengine.core.definitions.registry import Workflow
 from pyengine.core.definitions.retry import Duration
 from pyengine.errors import InvalidRequest
@@ -148,7 +149,6 @@ class Starts:
         try:
             run: Run[Any] = await self.begin(workflow, args, kwargs, **options)
         except InvalidRequest as error:
-            if kwargs and error.hint is not None and error.hint.startswith("it takes ("):
-                error.hint += f"; options of a start: {', '.join(StartOptions.__annotations__)}"
+            name_options(error, kwargs, "a start", StartOptions.__annotations__)
             raise
         return run

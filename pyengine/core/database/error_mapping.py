@@ -24,6 +24,16 @@ _TEMPORARY = ("starting up", "shutting down", "too many", "connection slots", "r
 NO_SCHEMA = frozenset({"3F000", "42883", "42P01"})
 """SQLSTATEs of a database that has no schema of this engine: no such schema, function, table."""
 
+NO_RIGHT = "42501"
+"""SQLSTATE of a statement for which the role has no right."""
+
+RIGHTS = (
+    "the owner of the schema types: grant usage on schema durable to app; "
+    "grant select, insert, update, delete on all tables in schema durable to app; "
+    "grant usage on all sequences in schema durable to app"
+)
+"""What a role without rights needs."""
+
 READ_ONLY = "25006"
 """SQLSTATE of a statement that writes, in a transaction that may not, or on a standby."""
 
@@ -47,6 +57,7 @@ def answered(
         # a value that does not fit its type: a NUL in a text, a number out of range
         return InvalidRequest(f"{where} does not take that: {message}", detail=detail)
     if type(known) is EngineError:
+        hint = hint or (RIGHTS if code == NO_RIGHT else None)
         return EngineError(f"{where}: {message} (SQLSTATE {code})", detail=detail, hint=hint)
     return known
 

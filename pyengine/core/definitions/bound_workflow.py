@@ -60,6 +60,7 @@ class BoundWorkflow(Generic[R_co]):
             raise InvalidRequest(
                 f"workflow {self.name} has its arguments from bind, and was given more",
                 hint=f"give all of them to {self.name}.bind(...)",
+                takes=self.definition.signature.parameters,
             )
         return self.args, self.kwargs
 

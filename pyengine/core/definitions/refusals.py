@@ -1,8 +1,8 @@
 """Sentences for objects that are not what a decorator or a verb takes.
 
-Lives here: `not_a_workflow`, `refuse_no_function` and `hint_for_sync`, which know the usual mistakes. May
-not: the checks of options (registry.py). Each sentence names the object as the code has it, and what to write
-instead.
+Lives here: `not_a_workflow`, `refuse_no_function`, `hint_for_sync` and `name_options`, which know the usual
+mistakes. May not: the checks of options (registry.py). Each sentence names the object as the code has it, and
+what to write instead.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -51,6 +52,19 @@ def not_a_workflow(given: Any, verb: str) -> InvalidRequest:
     return InvalidRequest(
         f"{verb} takes a workflow, not {given!r}", hint="decorate an async function with @app.workflow"
     )
+
+
+def name_options(error: InvalidRequest, given: Mapping[str, Any], verb: str, options: Iterable[str]) -> None:
+    """Add the options of a verb to the error for arguments that do not fit: one of them may be misspelt.
+
+    Args:
+        error: the error.
+        given: the arguments by name.
+        verb: "a start", "app.run".
+        options: the options that it has.
+    """
+    if given and error.takes is not None:
+        error.hint = f"{error.hint}; options of {verb}: {', '.join(options)}"
 
 
 def refuse_no_function(fn: Any, kind: str) -> None:

@@ -176,7 +176,8 @@ class Retry:
     def __post_init__(self) -> None:
         attempts = self.max_attempts
         if attempts is not None and not (_is_number(attempts, whole=True) and attempts >= 1):
-            raise InvalidRequest(f"Retry(max_attempts={attempts!r}): at least 1, or None for no limit")
+            takes = "a whole number of at least 1, or None for no limit"
+            raise InvalidRequest(f"Retry(max_attempts={attempts!r}): {takes}")
         if not (_is_number(self.backoff) and math.isfinite(self.backoff) and self.backoff >= 1):
             raise InvalidRequest(f"Retry(backoff={self.backoff!r}): a factor of at least 1")
         if not (_is_number(self.jitter) and 0 <= self.jitter <= 1):

@@ -182,10 +182,23 @@ class Signature:
             InvalidRequest: they do not fit the signature.
         """
         try:
-            return self._signature.bind(*args, **kwargs)
+            bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             shown = str(self._signature)
-            raise InvalidRequest(f"{self.subject}: {error}", hint=f"it takes {shown}") from None
+            raise InvalidRequest(f"{self.subject}: {error}", hint=f"it takes {shown}", takes=shown) from None
+        if self._extra is not None:
+            self._refuse_taken(bound.arguments.get(self._extra, {}))
+        return bound
+
+    def _refuse_taken(self, more: dict[str, Any]) -> None:
+        """Refuse names for `**more` that stand for something else in a JSON object of arguments."""
+        taken = {_BY_POSITION, *self._parameters} - {self._extra}
+        for name in taken.intersection(more):
+            what = "the arguments by position" if name == _BY_POSITION else f"the parameter {name}"
+            raise InvalidRequest(
+                f"{self.subject}: an argument by name cannot be called {name!r}, which is {what}",
+                hint="give it another name, or pass a dict as one argument",
+            )
 
     def _each(self, form: tuple[Any, ...] | dict[str, Any]) -> list[tuple[str, Any, TypeCodec]]:
         if isinstance(form, dict):

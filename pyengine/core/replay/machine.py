@@ -453,7 +453,7 @@ class Replay:
         if not waiting:
             stuck = NotAwaitable(
                 f"run {self.run.id}: workflow {self.run.workflow} waits for something that can never happen",
-                hint="no step, child run, timer, promise or signal is pending that could end the wait",
+                hint="nothing is pending that could end it; make locks, events and queues in the workflow",
             )
             return self._failed(stuck)
         return Suspend(on=tuple(sorted(waiting)), kind=self._sequence.wait_kind(waiting))

@@ -66,10 +66,11 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         """
         info = current_step.get()
         if info is None:
-            where = "outside a step" if scope.get() is None else "in workflow code"
-            raise InvalidRequest(
-                f"ctx.step was used {where}", hint="it is the attempt of the step that is running"
-            )
+            where, hint = "in workflow code", "it is the attempt of the step that is running"
+            if scope.get() is None:
+                where = "outside a step"
+                hint += "; a thread that a step starts sees it by contextvars.copy_context().run"
+            raise InvalidRequest(f"ctx.step was used {where}", hint=hint)
         return info
 
     @property

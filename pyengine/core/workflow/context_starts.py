@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, ov
 from pyengine.core.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
 from pyengine.core.definitions.current_run import within_run
 from pyengine.core.definitions.queues import check_queue
-from pyengine.core.definitions.refusals import not_a_workflow
+from pyengine.core.definitions.refusals import name_options, not_a_workflow
 from pyengine.core.definitions.registry import Workflow
 from pyengine.core.definitions.retry import Duration, time_left
 from pyengine.core.definitions.services import service_call
@@ -106,7 +106,11 @@ class ContextStarts:
             InvalidRequest: the arguments do not fit its signature, or an option is wrong.
         """
         options: Any = {name: kwargs.pop(name) for name in _OPTIONS & kwargs.keys()}
-        return self._start(workflow, args, kwargs, **options)
+        try:
+            return self._start(workflow, args, kwargs, **options)
+        except InvalidRequest as error:
+            name_options(error, kwargs, "ctx.start", ChildOptions.__annotations__)
+            raise
 
     def _start(
         self,

@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 import psycopg
 from psycopg.rows import TupleRow
 
+from pyengine.core.client.caller_connection import psycopg_error
+from pyengine.core.database.error_mapping import NO_RIGHT
 from pyengine.core.passwords import hidden
 from pyengine.core.servers import libpq_url
 from pyengine.core.sources import FACADE, SCHEMA, VERSION, Migration, Sources, found
@@ -43,6 +45,7 @@ from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatc
 
 Connection = psycopg.Connection[TupleRow]
 _LIMITS = Limits()
+_MAY_CREATE = "install as the owner of the database, or: grant create on database ... to that role"
 
 # the facade of this engine says so in its comment: another schema of that name is left alone
 _OUR_FACADE = (
@@ -349,7 +352,22 @@ def connected(dsn: str) -> Iterator[Connection]:
             hint="write it as postgresql://user:password@host:5432/database, special characters as %XX",
         ) from None
     with conn:
-        yield conn
+        try:
+            yield conn
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise _no_right(conn, error) from error
+
+
+def _no_right(conn: Connection, error: psycopg.Error) -> EngineError:
+    """Return the error for a role that lacks a right, with the grant to type."""
+    ours = psycopg_error(error, f"database {conn.info.dbname!r}", closed=False)
+    row = conn.execute(
+        "select has_function_privilege('pg_catalog.pg_control_system()', 'execute'), "
+        "quote_ident(current_user)"
+    ).fetchone()
+    if row is not None and not row[0]:
+        ours.hint = f"a superuser types: grant execute on function pg_catalog.pg_control_system() to {row[1]}"
+    return ours
 
 
 def _lock(conn: Connection) -> None:
@@ -444,7 +462,7 @@ def failed(error: psycopg.Error, part: Part | None, applied: tuple[str, ...]) ->
     return EngineError(
         f"{where}: {error.diag.message_primary or error} ({error.sqlstate}); {state}",
         detail=error.diag.message_detail or error.diag.context,
-        hint=error.diag.message_hint,
+        hint=error.diag.message_hint or (_MAY_CREATE if error.sqlstate == NO_RIGHT else None),
     )
 
 

@@ -96,7 +96,7 @@ def value(conn: Connection[TupleRow], dag: str, scope: str) -> tuple[Any, str | 
     except Error as error:
         if error.sqlstate not in ("WF014", "WF015"):
             raise
-        return None, error.diag.message_detail
+        return None, error.diag.message_primary
 
 
 def history(conn: Connection[TupleRow], id: str) -> list[dict[str, Any]]:

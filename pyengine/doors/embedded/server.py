@@ -36,6 +36,7 @@ from urllib.parse import quote
 
 import platformdirs
 
+from pyengine.core.passwords import ESCAPE, is_unescaped
 from pyengine.core.process import clock
 from pyengine.doors.embedded.binaries import Binaries, find_binaries, server_account, user_name
 from pyengine.doors.embedded.postmaster import ELSEWHERE, Postmaster, ServerFolder, answers, wait_for
@@ -158,6 +159,8 @@ def _problem_of_url(url: str) -> str | None:
     scheme, found, rest = url.partition("://")
     if not found or scheme not in ("postgresql", "postgres"):
         return "does not begin with postgresql://"
+    if is_unescaped(url):
+        return f"has @ : / ? # or % in its user or password that is not escaped ({ESCAPE})"
     hosts = re.split(r"[/?]", rest, maxsplit=1)[0].rpartition("@")[2]
     for host in hosts.split(",") if hosts else ():
         match = re.fullmatch(r"(?:\[[^\[\]]+\]|[^:\[\]]*)(?::(\d*))?", host)

@@ -224,8 +224,7 @@ def _refused(error: EngineError) -> Refused:
     if isinstance(error, NotAdopted):
         return Refused(503, _COPY, retry_after_s=_RETRY_AFTER_COPY_S)
     if code in _STATUSES:
-        said = (getattr(error.__cause__, name, None) for name in ("message", "detail"))
-        return Refused(_STATUSES[code], ": ".join(filter(None, said)) or error.message)
+        return Refused(_STATUSES[code], error.message)
     if isinstance(error, InvalidRequest) or code in _TOO_MUCH:
         reason = getattr(error.__cause__, "message", None) or "it cannot be read"
         return Refused(400, f"the database does not take this request: {reason}")

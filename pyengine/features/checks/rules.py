@@ -18,6 +18,8 @@ from typing import Any, Final
 
 from pyengine.core.loop.restrictions import HTTP, LOOP_METHODS, STEP
 
+LOG: Final = "ctx.log.info(), which is silent in a replay"
+"""Alternative to a line for people: no replay differs by it, it only appears once more with each."""
 RETURNED: Final = "a value that the step returns"
 """Alternative to reading an object that a step changes."""
 _READ: Final = "a step, or an argument of the workflow"
@@ -89,6 +91,9 @@ _CALLS: Final[Mapping[str, str]] = {
         urllib3.request urllib3.PoolManager urllib3.HTTPConnectionPool urllib3.HTTPSConnectionPool
         httpx.get httpx.post httpx.put httpx.patch httpx.delete httpx.head httpx.options httpx.request
         httpx.stream httpx.Client httpx.AsyncClient aiohttp.ClientSession aiohttp.request""",
+    LOG: """
+        builtins.print logging.Logger logging.log logging.debug logging.info logging.warning logging.error
+        logging.exception logging.critical loguru._logger.Logger""",
 }
 """Calls, by their alternative. `name/n`: only with at most n arguments; `name.*`: everything in a module."""
 
@@ -123,6 +128,8 @@ _INSTANCES: Final = frozenset(
         "urllib3.PoolManager",
         "concurrent.futures.ThreadPoolExecutor",
         "concurrent.futures.ProcessPoolExecutor",
+        "logging.Logger",
+        "loguru._logger.Logger",
     }
 )
 """Classes whose methods no workflow may call, on an object that was made elsewhere."""

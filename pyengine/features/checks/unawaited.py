@@ -35,6 +35,8 @@ _REFERENCES_TO_A_LIMIT: Final = 5
 # two lists of waits, and the argument
 _REFERENCES_TO_A_WAIT: Final = 3
 _PLACES_MAX: Final = 10_000
+# where asyncio refuses a lock that another loop has used
+_BIND: Final = getattr(getattr(asyncio.Lock, "_get_loop", None), "__code__", ...)
 
 _reported: Final[set[tuple[CodeType, int]]] = set()
 
@@ -124,6 +126,8 @@ class _Unawaited(UnawaitedCalls):
         error = only_error(error) or error
         if isinstance(error, TypeError) and _raised_in(error) is asyncio.gather.__code__:
             return "hint: gather takes awaitables one by one: asyncio.gather(*calls)"
+        if isinstance(error, RuntimeError) and _raised_in(error) is _BIND:
+            return "hint: make locks, events and queues in the workflow: each run has its own loop"
         if not (isinstance(error, TypeError | AttributeError) and "Call'" in str(error)):
             return None
         call = getattr(error, "obj", None)

@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
-from pyengine.core.definitions.code_check import CodeCheck
+from pyengine.core.definitions.code_check import CodeCheck, Hazard
 from pyengine.features.checks.hazards import hazards_of
+from pyengine.features.checks.rules import LOG
 
 
 class DeterminismWarning(UserWarning):
@@ -31,8 +32,9 @@ def warn_of(function: Callable[..., Any], workflow: str) -> None:
     """
     for hazard in hazards_of(function):
         scope = getattr(function, "__globals__", {})
+        means = "each replay does it again" if hazard.instead == LOG else "a replay cannot repeat it"
         warnings.warn_explicit(
-            f"workflow {workflow} {hazard.action}: a replay cannot repeat it; use instead: {hazard.instead} "
+            f"workflow {workflow} {hazard.action}: {means}; use instead: {hazard.instead} "
             "(`# durable: ok` on the line silences this)",
             DeterminismWarning,
             hazard.file,
@@ -42,5 +44,10 @@ def warn_of(function: Callable[..., Any], workflow: str) -> None:
         )
 
 
-DETERMINISM: Final = CodeCheck(hazards_of=hazards_of, warn_of=warn_of)
+def _differing(function: Callable[..., Any]) -> list[Hazard]:
+    """Return the hazards by which a replay may differ; a line for people is none."""
+    return [one for one in hazards_of(function) if one.instead != LOG]
+
+
+DETERMINISM: Final = CodeCheck(hazards_of=_differing, warn_of=warn_of)
 """The check, as an app gives it to its registry."""

@@ -70,9 +70,6 @@ def sql_error(
     table: str | None,
 ) -> SqlError:
     """Return (not raise) the error of a SQLSTATE, of the class for it; arguments as for `SqlError`."""
-    if sqlstate.startswith("WF") and detail:
-        # an error of the engine, such as an unknown function: its message only names the kind of error
-        message, detail = detail, None
     error = SqlError(
         message,
         sqlstate=sqlstate,

@@ -30,6 +30,7 @@ from typing import (
 from pyengine.core.client.arguments import named_input
 from pyengine.core.definitions.bound_workflow import A, Accepts, B, BoundWorkflow, C, D, E
 from pyengine.core.definitions.queues import check_queue
+from pyengine.core.definitions.refusals import name_options
 from pyengine.core.definitions.registry import Workflow
 from pyengine.core.definitions.retry import Duration, time_left, waiting_time
 from pyengine.core.definitions.signals import Signal
@@ -243,7 +244,11 @@ class Transaction:
             RunConflict, NotFound: raised when the block is left.
         """
         options: Any = {name: kwargs.pop(name) for name in _START_OPTIONS & kwargs.keys()}
-        return self._start(workflow, args, kwargs, **options)
+        try:
+            return self._start(workflow, args, kwargs, **options)
+        except InvalidRequest as error:
+            name_options(error, kwargs, "tx.start", StartedOptions.__annotations__)
+            raise
 
     def _start(
         self,

@@ -129,7 +129,7 @@ def test_resume_says_why_not(conn: Connection, id_: str, words: str) -> None:
     begin_run(conn, "s")
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         conn.execute("select durable.resume(%s)", (id_,))
-    assert words in (caught.value.diag.message_detail or "")
+    assert words in (caught.value.diag.message_primary or "")
     if id_ in ("r", "s"):
         assert conn.execute((caught.value.diag.message_hint or "").encode()).fetchall()
 

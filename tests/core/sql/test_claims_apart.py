@@ -82,7 +82,7 @@ def test_a_journal_above_what_an_answer_holds(conn: Connection) -> None:
     big(conn, steps=20)
     conn.execute("update durable._journal_values set data = '\"' || repeat('x', 60000000) || '\"'")
     conn.execute("savepoint before")
-    with pytest.raises(psycopg.errors.Error, match="payload too large") as refused:
+    with pytest.raises(psycopg.errors.Error, match="the limit is") as refused:
         take_turn(conn, "V", want=10, queues=QUEUES)
     assert refused.value.sqlstate == "WF008"
     conn.execute("rollback to before")

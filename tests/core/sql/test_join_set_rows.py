@@ -273,7 +273,7 @@ def test_a_refused_report_says_why(conn: Connection) -> None:
     call = turn("W", report(held, commands=[join_set(0), intent(1), submit(1, 0), submit(1, 0)]))
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, call)
-    detail, hint = caught.value.diag.message_detail, caught.value.diag.message_hint
+    detail, hint = caught.value.diag.message_primary, caught.value.diag.message_hint
     assert detail == "Run 'r', JoinSetSubmitted of 'r.1': it is in a join set already."
     assert conn.execute((hint or "").encode()).fetchall()
 

@@ -125,6 +125,6 @@ def test_who_is_alone_is_told_the_level(dsn: str) -> None:
         pytest.raises(psycopg.Error) as found,
     ):
         conn.execute("select durable.create_promise('y')")
-    detail, hint = found.value.diag.message_detail or "", found.value.diag.message_hint or ""
+    detail, hint = found.value.diag.message_primary or "", found.value.diag.message_hint or ""
     assert detail.startswith("This transaction is SERIALIZABLE: if it had to wait here")
     assert "BEGIN ISOLATION LEVEL READ COMMITTED" in hint and "default_transaction_isolation" in hint

@@ -58,7 +58,7 @@ def test_the_refusal_names_object_and_size(conn: Connection) -> None:
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         conn.execute("select durable.promise_create('order-7', %s, %s)", (NEVER, BIG))
     assert (
-        caught.value.diag.message_detail
+        caught.value.diag.message_primary
         == "Parameter of promise 'order-7' has 5002 bytes, the limit is 4000."
     )
 
@@ -138,7 +138,7 @@ def test_text_that_the_server_itself_cannot_read(conn: Connection) -> None:
         conn.execute("select durable.promise_settle('x', 'resolved', %s)", ("[" * 500_000,))
     assert caught.value.sqlstate == "WF004"
     assert (
-        caught.value.diag.message_detail
+        caught.value.diag.message_primary
         == "Value of promise 'x' is JSON that is nested deeper than 500 levels."
     )
 

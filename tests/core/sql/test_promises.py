@@ -210,7 +210,7 @@ def test_a_verdict_on_an_open_step_is_refused(
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, verdict)
     assert caught.value.sqlstate == "WF003"
-    assert "'r.1' is a step of run 'r'; its worker completes it" in (caught.value.diag.message_detail or "")
+    assert "'r.1' is a step of run 'r'; its worker completes it" in (caught.value.diag.message_primary or "")
     assert ask(conn, settle("r.0", "9"))[0] == "resolved"
     assert ask(conn, ("select value_data from durable.promise_get('r.0')", ())) == ('"out"',)
     assert refusal(conn, settle("r.2")) == "WF001"

@@ -133,7 +133,7 @@ def test_no_more_attempts_than_the_policy_allows(conn: Connection, story: str) -
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, call)
     assert caught.value.sqlstate == "WF006"
-    assert "its retry policy allows" in (caught.value.diag.message_detail or "")
+    assert "its retry policy allows" in (caught.value.diag.message_primary or "")
     assert types_of(conn, "r") == types
     final = {key: value for key, value in last[-1].items() if key != "retry_in"}
     assert verdict_on(conn, held, outcomes=[*last[:-1], final]) == "ok"

@@ -54,7 +54,7 @@ def refused(conn: Connection, name: str, payload: str | None = "true") -> tuple[
         with conn.transaction():
             ask(conn, send("r", name, payload))
     except psycopg.Error as error:
-        return error.sqlstate or "?", error.diag.message_detail or "", error.diag.message_hint or ""
+        return error.sqlstate or "?", error.diag.message_primary or "", error.diag.message_hint or ""
     return "", "", ""
 
 

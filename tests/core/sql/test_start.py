@@ -346,7 +346,7 @@ def test_a_name_that_no_worker_registered_is_refused(conn: Connection) -> None:
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, start("stranger", workflow="helo"))
     assert caught.value.sqlstate == "WF001"
-    assert "'helo'" in (caught.value.diag.message_detail or "")
+    assert "'helo'" in (caught.value.diag.message_primary or "")
     assert "'hello', 'other'" in (caught.value.diag.message_hint or "")
     ask(conn, start("insisting", workflow="helo", any_workflow=True))
     ask(conn, ("select durable.set_setting('unknown_workflow', 'queue')", ()))

@@ -182,7 +182,7 @@ def test_a_bad_element_is_named(
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         many(conn, *elements)
     assert caught.value.sqlstate == code
-    assert words in (caught.value.diag.message_detail or "")
+    assert words in (caught.value.diag.message_primary or "")
     assert stored(conn) == before
 
 

@@ -159,7 +159,7 @@ def test_an_older_schema_is_reported(at_database: Any, conn: psycopg.Connection[
         (f"mysql://me:{SECRET}@h/db", "postgresql://"),
         (f"postgresql://me:{SECRET}@127.0.0.1:70000/db", "port"),
         (f"postgresql://me:{SECRET}@127.0.0.1:1/db", "127.0.0.1:1/db"),
-        (f"postgresql://me:p@{SECRET}@127.0.0.1:1/db", "127.0.0.1:1/db"),
+        (f"postgresql://me:p@{SECRET}@127.0.0.1:1/db", "not escaped"),
         (f"postgresql://127.0.0.1:1/db?user=me&password={SECRET}", "127.0.0.1:1/db"),
         (f"postgresql://me:{SECRET}@127.0.0.1:1/db?nosuchoption=1", ""),
     ],

@@ -87,7 +87,7 @@ def test_an_error_never_repeats_the_url() -> None:
         "postgresql://postgres@/postgres?host=/tmp/some%20where&port=5432",
         "postgresql://one:5432,two:5433/engine?target_session_attrs=primary",
         "postgresql://[::1]:5432/engine",
-        "postgresql://user@corp:p%40ss@db/engine",
+        "postgresql://user%40corp:p%40ss@db/engine",
         "postgresql://db:/engine",
     ],
 )

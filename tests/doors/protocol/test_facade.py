@@ -198,5 +198,6 @@ def test_a_call_from_sql(facade: Connection, clock: Clock) -> None:
     assert lineage == ["i", "i", "i", "poll://any@g"]
     row = facade.execute("select durable._decoded(%s)", (promise["param"]["data"],)).fetchone()
     assert row == ({"func": "f", "args": [1, "ü"], "version": 1},)
-    with pytest.raises(psycopg.Error, match="invalid argument"):
+    with pytest.raises(psycopg.Error) as caught:
         facade.execute("select resonate.invoke('j', 'f', '{}', 'poll://any@g')")
+    assert caught.value.sqlstate == "WF004"

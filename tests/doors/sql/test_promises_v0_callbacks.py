@@ -469,4 +469,4 @@ def test_an_error_shows_no_secrets_of_a_receiver(scene: Connection) -> None:
             with pytest.raises(psycopg.Error) as caught, scene.transaction():
                 ask(scene, call)
             assert caught.value.sqlstate == "WF004"
-            assert "secret" not in f"{caught.value} {caught.value.diag.message_detail}"
+            assert "secret" not in f"{caught.value} {caught.value.diag.message_primary}"

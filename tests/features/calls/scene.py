@@ -136,5 +136,5 @@ def refusal(conn: Connection, call: Any, *arguments: Any, **options: Any) -> str
         with conn.transaction():
             call(*arguments, **options)
     except psycopg.Error as error:
-        return f"{error.sqlstate} {error.diag.message_detail}"
+        return f"{error.sqlstate} {error.diag.message_primary}"
     return "none"

@@ -82,7 +82,7 @@ def test_a_wrong_value_is_refused(conn: Connection, value: str, words: str) -> N
     """With the place of what is wrong, and nothing is put."""
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         put(conn, value)
-    assert caught.value.sqlstate == "WF004" and words in str(caught.value.diag.message_detail)
+    assert caught.value.sqlstate == "WF004" and words in str(caught.value.diag.message_primary)
     assert ask(conn, ("select count(*) from durable._objects", ())) == (0,)
 
 

@@ -84,7 +84,7 @@ def test_one_wrong_object_takes_all_back(conn: Connection) -> None:
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         conn.execute(text.encode(), (ABSENT,))
     assert caught.value.sqlstate == "WF004"
-    assert f"not {ABSENT.hex()}" in str(caught.value.diag.message_detail) and count(conn) == 0
+    assert f"not {ABSENT.hex()}" in str(caught.value.diag.message_primary) and count(conn) == 0
 
 
 def test_an_old_object_is_used_again(conn: Connection, clock: Clock) -> None:

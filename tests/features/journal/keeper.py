@@ -89,7 +89,7 @@ def unsaid(conn: Connection, run: str | None, version: int | None, event: str | 
         with conn.transaction():
             say(conn, run, version, event, payload)
     except psycopg.Error as error:
-        return f"{error.sqlstate} {error.diag.message_detail}"
+        return f"{error.sqlstate} {error.diag.message_primary}"
     return ""
 
 

@@ -11,6 +11,7 @@ import concurrent.futures
 import datetime as dt
 import glob
 import itertools
+import logging
 import os
 import pathlib
 import random
@@ -56,6 +57,7 @@ HTTP = httpx.Client()
 POOL = ThreadPoolExecutor()
 HOME = Path("/srv/data")
 now = datetime.now
+logger = logging.getLogger(__name__)
 calls = 0
 
 
@@ -232,6 +234,20 @@ async def inside() -> None:
     await save(chance.random())  # guilty: calls chance.random() … ctx.random()
     await save(seconds())  # guilty: calls seconds(), which is time.time() … ctx.now()
     await inner()
+
+
+@app.workflow
+async def told() -> None:
+    print("began")  # guilty: calls print() … ctx.log.info()
+    logger.info("began")  # guilty: calls logger.info() … ctx.log.info()
+    logging.warning("began")  # guilty: calls logging.warning() … ctx.log.info()
+    await tell()
+
+
+async def tell() -> None:
+    """Print: a helper of workflows."""
+    if ctx.attempt > 1:
+        print("again")  # guilty: workflow told calls tell(), which calls print() … ctx.log.info()
 
 
 @app.workflow(name="named", version="2")

@@ -400,7 +400,7 @@ def test_a_client_closes_a_circle(conn: Connection) -> None:
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, park("r", "other", version=2))
     assert caught.value.sqlstate == "WF012"
-    assert "r -> other -> r" in (caught.value.diag.message_detail or "")
+    assert "r -> other -> r" in (caught.value.diag.message_primary or "")
     assert (types_of(conn, "r"), adopted(conn)) == (["execution_started"], [("r", "other", 0)])
 
 

@@ -255,7 +255,7 @@ def test_unknown_positions_are_refused(conn: Connection, name: str) -> None:
     call, state, words = REFUSED[name]
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, call)
-    assert (caught.value.sqlstate, words in str(caught.value.diag.message_detail)) == (state, True)
+    assert (caught.value.sqlstate, words in str(caught.value.diag.message_primary)) == (state, True)
 
 
 def test_an_infinite_instant_is_the_present(conn: Connection) -> None:

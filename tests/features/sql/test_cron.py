@@ -171,7 +171,7 @@ def complaint(conn: Connection, call: Call) -> str:
     """SQLSTATE and detail of a refusal."""
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, call)
-    return f"{caught.value.sqlstate}: {caught.value.diag.message_detail}"
+    return f"{caught.value.sqlstate}: {caught.value.diag.message_primary}"
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -301,7 +301,7 @@ def test_refusals(conn: Connection, clock: Clock) -> None:
     for name, (call, state, words) in REFUSED.items():
         with pytest.raises(psycopg.Error) as caught, conn.transaction():
             ask(conn, call)
-        told = f"{caught.value.diag.message_detail} {caught.value.diag.message_hint}"
+        told = f"{caught.value.diag.message_primary} {caught.value.diag.message_hint}"
         assert (caught.value.sqlstate, words in told) == (state, True), (name, told)
     assert ask(conn, ("select last_value from durable._executions_execution_seq", ())) == drawn
 

@@ -38,7 +38,7 @@ def test_interrupted_attempts_stay_and_do_not_count(conn: Connection, held: Held
     assert ask(conn, (why, ())) == (str(29),)
     with pytest.raises(psycopg.Error) as refused, conn.transaction():
         say(conn, held, fails(last))
-    assert "its retry policy allows 30 attempts" in (refused.value.diag.message_detail or "")
+    assert "its retry policy allows 30 attempts" in (refused.value.diag.message_primary or "")
     assert say(conn, held, broken(0, attempt=last)) == "ok"
     assert problems(conn) == []
 

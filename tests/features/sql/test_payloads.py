@@ -33,6 +33,6 @@ def test_tags_have_a_limit(conn: Connection, door: str) -> None:
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         conn.execute(TAG_DOORS[door].encode(), (tags(65_537),))
     assert caught.value.sqlstate == "WF008"
-    assert "65537 bytes, the limit is 65536" in str(caught.value.diag.message_detail)
+    assert "65537 bytes, the limit is 65536" in str(caught.value.diag.message_primary)
     assert refusal(conn, (TAG_DOORS[door], (json.dumps({str(n): "" for n in range(100_000)}),))) == "WF008"
     assert refusal(conn, (TAG_DOORS[door], (tags(65_536),))) == ""

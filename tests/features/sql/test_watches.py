@@ -172,7 +172,7 @@ def test_invalid_watches_are_refused(inside: Connection, case: str) -> None:
     with pytest.raises(psycopg.Error) as caught, inside.transaction():
         inside.execute("select durable.watch(%s, %s, %s, %s)", arguments)
     assert caught.value.sqlstate == code
-    assert words in f"{caught.value.diag.message_primary} {caught.value.diag.message_detail}"
+    assert words in str(caught.value.diag.message_primary)
     assert ask(inside, ("select count(*) from durable._watches", ()))[0] == 0
     hanging = "select count(*) from pg_trigger where tgfoid = 'durable._row_changed()'::regprocedure"
     assert ask(inside, (hanging, ()))[0] == 0
@@ -190,15 +190,15 @@ def test_only_the_owner_may_watch(conn: Connection) -> None:
     try:
         conn.execute("grant all on all sequences in schema durable to watcher")
         conn.execute("set role watcher")
-        with pytest.raises(psycopg.Error, match="invalid argument") as caught:
+        with pytest.raises(psycopg.Error) as caught:
             watch(conn, "t", "true")
-        assert "belongs to" in str(caught.value.diag.message_detail)
+        assert caught.value.sqlstate == "WF004" and "belongs to" in str(caught.value.diag.message_primary)
         conn.execute(
             "reset role; alter table t owner to shopkeeper; grant shopkeeper to watcher; set role watcher"
         )
-        with pytest.raises(psycopg.Error, match="invalid argument") as caught:
+        with pytest.raises(psycopg.Error) as caught:
             watch(conn, "t", "id > 0")
-        assert "watcher has not the rights" in str(caught.value.diag.message_detail)
+        assert caught.value.sqlstate == "WF004" and "watcher has not the rights" in str(caught.value)
         conn.execute(
             "reset role; alter table t owner to watcher; do $$ begin execute "
             "format('grant %I to watcher', current_user); end $$; set role watcher"

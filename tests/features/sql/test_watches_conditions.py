@@ -91,7 +91,7 @@ def test_a_condition_is_not_volatile(conn: Connection, name: str) -> None:
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         watch(conn, "t", VOLATILE[name])
     assert caught.value.sqlstate == "WF004"
-    assert "which is volatile" in str(caught.value.diag.message_detail)
+    assert "which is volatile" in str(caught.value.diag.message_primary)
 
 
 @pytest.mark.parametrize("name", STABLE)

@@ -111,7 +111,7 @@ def test_a_foreign_table_is_watched_by_trust_only(conn: Connection, clock: Clock
         with pytest.raises(psycopg.Error) as caught:
             conn.execute(WATCH.replace("$$)", f"$${more})").encode())
         assert caught.value.sqlstate == "WF004"
-        assert f"belongs to {MALLORY}" in str(caught.value.diag.message_detail)
+        assert f"belongs to {MALLORY}" in str(caught.value.diag.message_primary)
         assert "trust_owner => true" in str(caught.value.diag.message_hint)
     hanging = "select count(*) from pg_trigger where tgfoid = 'durable._row_changed()'::regprocedure"
     assert ask(conn, (hanging, ())) == ask(conn, ("select count(*) from durable._watches", ())) == (0,)
@@ -135,7 +135,7 @@ def test_trust_needs_the_rights(conn: Connection, clock: Clock) -> None:
     with pytest.raises(psycopg.Error) as caught:
         conn.execute("select durable.watch('t', 'w', '{id}', 'true', trust_owner => true)")
     assert caught.value.sqlstate == "WF004"
-    assert f"{MALLORY} has not the rights" in str(caught.value.diag.message_detail)
+    assert f"{MALLORY} has not the rights" in str(caught.value.diag.message_primary)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         conn.execute(
             "create trigger t after insert on t referencing new table as new_rows for each statement "

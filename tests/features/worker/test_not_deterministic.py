@@ -159,7 +159,7 @@ def counting(dsn: str) -> App:
 
     @app.workflow
     async def result() -> int:
-        print("result ran")
+        print("result ran")  # durable: ok
         await save(1)
         return next(numbers)  # durable: ok
 

@@ -163,8 +163,8 @@ def test_a_function_is_decorated_once() -> None:
     [
         ({"initial": "1d", "max_delay": "6h"}, "no delay is longer than max_delay, '6h'"),
         ({"initial": "1w", "max_delay": "6d"}, "no delay is longer than max_delay, '6d'"),
-        ({"max_attempts": "3"}, "at least 1, or None"),
-        ({"max_attempts": 2.5}, "at least 1, or None"),
+        ({"max_attempts": "3"}, "a whole number of at least 1, or None"),
+        ({"max_attempts": 2.5}, "a whole number of at least 1, or None"),
         ({"backoff": "2"}, "a factor of at least 1"),
         ({"jitter": "0.1"}, "a share between 0 and 1"),
         ({"initial": "1000000000w"}, "too long"),

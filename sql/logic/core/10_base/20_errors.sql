@@ -1,6 +1,6 @@
 -- One function for each failure that has a name. Nothing else in this schema raises.
 -- They are volatile: an immutable one could be called while planning a branch that is never reached.
--- MESSAGE is constant and short, DETAIL says which object, HINT says what to do.
+-- MESSAGE is a sentence that says what is wrong and with which object, SQLSTATE is its kind, HINT says what to do; no DETAIL.
 
 create or replace function durable.error_codes()
 returns table (code text, name text, meaning text, retryable boolean, status integer)
@@ -32,22 +32,20 @@ create or replace function durable._fail_not_found(
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'not found'
-    using errcode = 'WF001', hint = p_hint, detail = coalesce(
+  raise exception using errcode = 'WF001', hint = p_hint, message = coalesce(
       (select format('%s %L ended as %s at %s and was removed.', initcap(p_kind), r.id, r.state,
                      to_timestamp(r.ended_at / 1000))
        from durable._removed r where r.id = p_id and p_kind in ('promise', 'run', 'task')),
       format('There is no %s %L.', p_kind, p_id));
 end
 $$;
-comment on function durable._fail_not_found(text, text, text) is 'Raises WF001; its detail tells of an object that was removed.';
+comment on function durable._fail_not_found(text, text, text) is 'Raises WF001; its message tells of an object that was removed.';
 
 create or replace function durable._fail_lease_lost(p_id text, p_version integer)
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'lease lost'
-    using errcode = 'WF002', detail = format('Task %L is not acquired at version %s.', p_id, p_version),
+  raise exception using errcode = 'WF002', message = format('Task %L is not acquired at version %s.', p_id, p_version),
           hint = 'Drop the work: another worker has it, or the promise is settled.';
 end
 $$;
@@ -57,7 +55,7 @@ create or replace function durable._fail_conflict(p_detail text, p_hint text def
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'conflict' using errcode = 'WF003', detail = p_detail, hint = p_hint;
+  raise exception using errcode = 'WF003', message = p_detail, hint = p_hint;
 end
 $$;
 comment on function durable._fail_conflict(text, text) is 'Raises WF003.';
@@ -67,7 +65,7 @@ create or replace function durable._fail_invalid(
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'invalid argument' using errcode = 'WF004', detail = p_detail, hint = p_hint;
+  raise exception using errcode = 'WF004', message = p_detail, hint = p_hint;
 end
 $$;
 comment on function durable._fail_invalid(text, text) is 'Raises WF004.';
@@ -76,8 +74,7 @@ create or replace function durable._fail_unfolded(p_id bytea, p_flaw text)
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'invalid argument'
-    using errcode = 'WF004', detail = format('Value %s cannot be unfolded: %s.', encode(p_id, 'hex'), p_flaw),
+  raise exception using errcode = 'WF004', message = format('Value %s cannot be unfolded: %s.', encode(p_id, 'hex'), p_flaw),
           hint = 'Store it elsewhere and pass its URI.', datatype = 'durable.unfolded';
 end
 $$;
@@ -88,8 +85,8 @@ create or replace function durable._fail_not_awaitable(p_id text)
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'not awaitable'
-    using errcode = 'WF005', detail = format('Promise %L does not exist or has no target, timer or external tag.', p_id),
+  raise exception using errcode = 'WF005',
+        message = format('Promise %L does not exist or has no target, timer or external tag.', p_id),
           hint = 'Create it with the tag resonate:external = true.';
 end
 $$;
@@ -99,8 +96,7 @@ create or replace function durable._fail_not_targeted(p_id text)
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'not targeted'
-    using errcode = 'WF010', detail = format('Promise %L does not exist or has no target, hence no task.', p_id),
+  raise exception using errcode = 'WF010', message = format('Promise %L does not exist or has no target, hence no task.', p_id),
           hint = 'Create it with the tag resonate:target.';
 end
 $$;
@@ -111,7 +107,7 @@ create or replace function durable._fail_forbidden(
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'forbidden' using errcode = 'WF011', detail = p_detail, hint = p_hint;
+  raise exception using errcode = 'WF011', message = p_detail, hint = p_hint;
 end
 $$;
 comment on function durable._fail_forbidden(text, text) is 'Raises WF011.';
@@ -130,8 +126,7 @@ create or replace function durable._fail_await_cycle(p_path text[])
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'await cycle'
-    using errcode = 'WF012', detail = format('Run %s.', durable._await_cycle(p_path)),
+  raise exception using errcode = 'WF012', message = format('Run %s.', durable._await_cycle(p_path)),
           hint = 'Let one of them send a signal or settle a promise instead of being waited for.';
 end
 $$;
@@ -141,8 +136,7 @@ create or replace function durable._fail_no_route(p_function text, p_served text
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'no route'
-    using errcode = 'WF013', detail = format('No adapter serves the function %L.', p_function),
+  raise exception using errcode = 'WF013', message = format('No adapter serves the function %L.', p_function),
           hint = format('Adapters and prefixes that are known here: %s.',
                         coalesce(nullif(array_to_string(p_served, ', '), ''), 'none'));
 end
@@ -153,8 +147,7 @@ create or replace function durable._fail_input_unresolved(p_node bytea, p_status
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'input unresolved'
-    using errcode = 'WF014', detail = format('Input node %s has no value: %s.', encode(p_node, 'hex'), p_status),
+  raise exception using errcode = 'WF014', message = format('Input node %s has no value: %s.', encode(p_node, 'hex'), p_status),
           hint = 'Wait for it first, or retry it.';
 end
 $$;
@@ -164,9 +157,8 @@ create or replace function durable._fail_excised(p_id bytea)
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'excised'
-    using errcode = 'WF015', hint = 'Run the call again; what was excised is never stored again.',
-          detail = format('Object %s was excised.', encode(p_id, 'hex'));
+  raise exception using errcode = 'WF015', hint = 'Run the call again; what was excised is never stored again.',
+          message = format('Object %s was excised.', encode(p_id, 'hex'));
 end
 $$;
 comment on function durable._fail_excised(bytea) is 'Raises WF015.';
@@ -175,9 +167,8 @@ create or replace function durable._fail_not_adopted()
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'not adopted'
-    using errcode = 'WF016',
-          detail = 'This database was adopted on another server or as another database, so it is a copy, and nothing runs in it.',
+  raise exception using errcode = 'WF016',
+          message = 'This database was adopted on another server or as another database, so it is a copy, and nothing runs in it.',
           hint = 'If the original does not run any more, or this is to run beside it, type: pyengine db adopt';
 end
 $$;
@@ -187,8 +178,7 @@ create or replace function durable._fail_append(p_run text, p_event text, p_prob
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'journal append refused'
-    using errcode = 'WF006', detail = format('Run %L, %s: %s.', p_run, p_event, p_problem),
+  raise exception using errcode = 'WF006', message = format('Run %L, %s: %s.', p_run, p_event, p_problem),
           hint = format('select * from durable.journal_events where id = %L order by seq -- the code may have changed', p_run);
 end
 $$;
@@ -200,8 +190,7 @@ create or replace function durable._fail_too_large(
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'payload too large'
-    using errcode = 'WF008', detail = format('%s has %s bytes, the limit is %s.', p_subject, p_bytes, p_limit),
+  raise exception using errcode = 'WF008', message = format('%s has %s bytes, the limit is %s.', p_subject, p_bytes, p_limit),
           hint = p_hint;
 end
 $$;
@@ -223,8 +212,7 @@ create or replace function durable._fail_busy(p_subject text)
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'busy'
-    using errcode = '55P03', detail = format('%s was locked by others for too long.', p_subject),
+  raise exception using errcode = '55P03', message = format('%s was locked by others for too long.', p_subject),
           hint = 'Call again: all that was done is taken back.';
 end
 $$;
@@ -244,8 +232,7 @@ create or replace function durable._fail_run_conflict(p_id text, p_subject text)
 returns void language plpgsql volatile
 as $$
 begin
-  raise exception 'run conflict'
-    using errcode = 'WF009', detail = format('Run %L exists with another %s.', p_id, p_subject),
+  raise exception using errcode = 'WF009', message = format('Run %L exists with another %s.', p_id, p_subject),
           hint = 'Use another id or key, or start it with the same workflow and input to get the same run.';
 end
 $$;
@@ -265,9 +252,8 @@ create or replace function durable._fail_value_missing(p_execution bigint, p_has
 returns text language plpgsql volatile
 as $$
 begin
-  raise exception 'value missing'
-    using errcode = 'data_corrupted',
-          detail = format('The journal of execution %s refers to value %s, which is not stored.', p_execution,
+  raise exception using errcode = 'data_corrupted',
+          message = format('The journal of execution %s refers to value %s, which is not stored.', p_execution,
                           encode(p_hash, 'hex')),
           hint = 'Rows of _journal_values were removed by hand: restore them from a backup. durable.check() finds all.';
 end

@@ -419,7 +419,7 @@ begin
   return jsonb_build_object('preload', '[]'::jsonb, 'action', durable._wire_response(
     v_action ->> 'kind', coalesce(v_action #>> '{head,corrId}', p_corr),
     case jsonb_typeof(v_answer) when 'object' then 200 when 'string' then 400 else 404 end,
-    coalesce(v_answer, to_jsonb(format('not found: There is no promise %L.', v_inner ->> 'id')))));
+    coalesce(v_answer, to_jsonb(format('There is no promise %L.', v_inner ->> 'id')))));
 end
 $$;
 comment on function durable._rpc_task_fence(jsonb, text) is
@@ -598,7 +598,6 @@ declare
   v_before text;
   v_code text;
   v_message text;
-  v_detail text;
 begin
   begin
     perform durable._read_envelope(p_request);
@@ -615,12 +614,12 @@ begin
       v_status := 300;
     end if;
   exception when others then
-    get stacked diagnostics v_code = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail;
+    get stacked diagnostics v_code = returned_sqlstate, v_message = message_text;
     v_status := (select e.status from durable.error_codes() e where e.code = v_code);
     if v_status is null then
       raise;
     end if;
-    v_data := to_jsonb(concat_ws(': ', v_message, nullif(v_detail, '')));
+    v_data := to_jsonb(v_message);
   end;
   return durable._wire_response(coalesce(v_kind, 'unknown'), coalesce(v_corr, '0'), v_status, v_data);
 end

@@ -197,13 +197,10 @@ as $$
   select jsonb_build_object(
     'type', 'SqlError', 'module', 'pyengine', 'kind', 'UserError', 'message', e.message,
     'args', jsonb_build_array(e.message), 'retryable', not durable._is_final(p_sqlstate),
-    'data', jsonb_build_object('sqlstate', p_sqlstate, 'detail', case when e.message is distinct from e.detail then e.detail end,
+    'data', jsonb_build_object('sqlstate', p_sqlstate, 'detail', left(nullif(p_detail, ''), 100000),
                                'hint', left(nullif(p_hint, ''), 100000), 'constraint', nullif(p_constraint, ''),
                                'table', nullif(p_table, ''), 'retryable', not durable._is_final(p_sqlstate)))::text
-  from (
-    -- an error of this schema, as for an unknown function: its message is only the kind of error
-    select left(coalesce(case when p_sqlstate like 'WF%' then nullif(p_detail, '') end, p_message), 100000) as message,
-           left(nullif(p_detail, ''), 100000) as detail) e
+  from (select left(p_message, 100000) as message) e
 $$;
 comment on function durable._sql_error(text, text, text, text, text, text) is
   'An error of a function in the form of a run''s error: data has sqlstate, detail, hint, constraint and table. The package reads it as a SqlError.';

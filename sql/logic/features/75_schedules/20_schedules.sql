@@ -60,7 +60,7 @@ returns bigint language plpgsql stable
 as $$
 declare
   v_next bigint;
-  v_detail text;
+  v_message text;
   v_hint text;
 begin
   v_next := durable._cron_next(p_cron, p_timezone, p_after);
@@ -69,8 +69,8 @@ begin
   end if;
   return v_next;
 exception when sqlstate 'WF004' then
-  get stacked diagnostics v_detail = pg_exception_detail, v_hint = pg_exception_hint;
-  perform durable._fail_invalid(format('Schedule %L: %s', p_id, lower(left(v_detail, 1)) || substr(v_detail, 2)), v_hint);
+  get stacked diagnostics v_message = message_text, v_hint = pg_exception_hint;
+  perform durable._fail_invalid(format('Schedule %L: %s', p_id, lower(left(v_message, 1)) || substr(v_message, 2)), v_hint);
   return null;
 end
 $$;

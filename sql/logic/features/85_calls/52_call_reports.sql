@@ -336,7 +336,7 @@ declare
   v_dag bytea;
   v_state text;
   v_mark text;
-  v_detail text;
+  v_message text;
   v_hint text;
 begin
   begin
@@ -346,11 +346,11 @@ begin
     when lock_not_available then
       return 'busy';
     when sqlstate 'WF004' then
-      get stacked diagnostics v_mark = pg_datatype_name, v_detail = pg_exception_detail, v_hint = pg_exception_hint;
+      get stacked diagnostics v_mark = pg_datatype_name, v_message = message_text, v_hint = pg_exception_hint;
       if v_mark is distinct from 'durable.unfolded' then
-        perform durable._fail_invalid(v_detail, v_hint);
+        perform durable._fail_invalid(v_message, v_hint);
       end if;
-      return durable._report_or_busy(p_execution_key, p_version, durable._too_much(p_report, v_detail));
+      return durable._report_or_busy(p_execution_key, p_version, durable._too_much(p_report, v_message));
   end;
   if not starts_with(v_state, 'integrate_') or not coalesce((p_report ->> 'integrate')::boolean, true)
      or durable._result_flaw(p_execution_key, v_dag) is not distinct from 'missing' then
@@ -382,14 +382,14 @@ declare
   v_key bytea := durable._unhex(p_one ->> 'execution_key');
   v_version integer := (p_one ->> 'version')::integer;
   v_state text;
-  v_detail text;
+  v_message text;
 begin
   perform durable._check_report(v_key, v_version, p_one);
   return jsonb_build_object('state', durable._report_or_busy(v_key, v_version, p_one));
 exception when sqlstate 'WF001' or sqlstate 'WF002' or sqlstate 'WF003' or sqlstate 'WF004' or sqlstate 'WF008'
                or sqlstate 'WF015' then
-  get stacked diagnostics v_state = returned_sqlstate, v_detail = pg_exception_detail;
-  return jsonb_build_object('error', v_state, 'detail', v_detail);
+  get stacked diagnostics v_state = returned_sqlstate, v_message = message_text;
+  return jsonb_build_object('error', v_state, 'detail', v_message);
 end
 $$;
 comment on function durable._report_or_error(jsonb) is 'One report of many: {state}, or {error, detail} if it was refused, of which nothing is written.';

@@ -78,7 +78,7 @@ begin
     at := durable._plan(v_call);
   exception when sqlstate 'WF014' then
     -- its input runs first, and leads to values that nobody knows
-    get stacked diagnostics reason = pg_exception_detail;
+    get stacked diagnostics reason = message_text;
     at := 'started';
   end;
   return next;
@@ -270,7 +270,7 @@ begin
     v_call := durable._planned(v_call);
   exception when sqlstate 'WF014' then
     -- its input runs first, and leads to values that nobody knows
-    get stacked diagnostics v_reason = pg_exception_detail;
+    get stacked diagnostics v_reason = message_text;
     return jsonb_build_object('at', 'started', 'node', encode(v_call.node, 'hex'), 'value_key', null, 'reason', v_reason,
                               'nearest', null);
   end;
