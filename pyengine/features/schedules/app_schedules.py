@@ -54,8 +54,8 @@ class AppSchedules:
             tags: tags of the runs.
 
         Raises:
-            InvalidRequest: it decorates no workflow, another schedule has that id, there is no such time
-                zone, or the arguments do not fit the workflow.
+            InvalidRequest: it decorates no workflow, the cron expression is none, another schedule has that
+                id, there is no such time zone, or the arguments do not fit the workflow.
         """
         texts: tuple[object, ...] = (cron, timezone)
         if not all(isinstance(text, str) for text in texts):

@@ -1,9 +1,9 @@
 """Schedules that code declares, and the arguments of their runs.
 
 Lives here: `ScheduleDef`, and `scheduled_input`, which writes the arguments of a scheduled run. May not:
-reading cron expressions or clocks; SQL does both (sql/logic/features/75_schedules). Design: a parameter named
-`scheduled_at` gets the instant of the run. The arguments are recorded once, with a placeholder in its place,
-and SQL replaces the placeholder at each instant.
+instants of cron expressions or clocks; SQL has both (sql/logic/features/75_schedules). Design: a parameter
+named `scheduled_at` gets the instant of the run. The arguments are recorded once, with a placeholder in its
+place, and SQL replaces the placeholder at each instant.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pyengine.core.definitions.definition import WorkflowDef
 from pyengine.core.definitions.signatures import Signature
 from pyengine.core.values.texts import is_text
 from pyengine.errors import EncodeError, InvalidRequest
+from pyengine.features.schedules.cron import HINT, flaw_of
 
 INSTANT = "{{.instant}}"
 """In the arguments of a schedule: becomes the instant, in the time zone of the schedule."""
@@ -59,8 +60,11 @@ class ScheduleDef:
         """Check what the code alone shows, so that an error names the declaration.
 
         Raises:
-            InvalidRequest: there is no such time zone, or the arguments do not fit the workflow.
+            InvalidRequest: the cron expression is none, there is no such time zone, or the arguments do not
+                fit the workflow.
         """
+        if flaw := flaw_of(self.cron):
+            raise InvalidRequest(f"schedule {self.id}: cron {self.cron!r}: {flaw}", hint=HINT)
         if not _is_zone(self.timezone) and _is_zone("Europe/Berlin"):  # this machine knows time zones
             raise InvalidRequest(
                 f"schedule {self.id}: there is no time zone {self.timezone!r}",

@@ -17,6 +17,9 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pytest
 
+from pyengine import App
+from pyengine.errors import InvalidRequest
+from pyengine.features.schedules.cron import flaw_of
 from tests.support.verbs import Call, Connection, ask
 
 HOUR = 3_600_000
@@ -121,6 +124,9 @@ UNREADABLE = {
     "* * * * * * * *": "8 fields",
     "0 0 0 1 1 ? 2027": "year",
     "@reboot": "@hourly",
+    "@every 5m": "@hourly",
+    "H * * * *": "minute: 'H' is not understood",
+    "* * * * 5L": "day of week: '5L' is not understood",
     "60 * * * *": "minute: '60' goes beyond 0 to 59",
     "60 * * * * *": "second: '60' goes beyond 0 to 59",
     "* 24 * * *": "hour: '24' goes beyond 0 to 23",
@@ -128,8 +134,8 @@ UNREADABLE = {
     "* * 32 * *": "day of month: '32' goes beyond 1 to 31",
     "* * * 13 *": "month: '13' goes beyond 1 to 12",
     "* * * * 8": "day of week: '8' goes beyond 0 to 7",
-    "* * * * MONDAY": "day of week: 'MONDAY'",
-    "* * * MON *": "month: 'MON' goes beyond",
+    "* * * * MONDAY": "day of week: 'MONDAY' is not understood",
+    "* * * MON *": "month: 'MON' is not understood",
     "1-70 * * * *": "minute: '1-70' goes beyond",
     "*/0 * * * *": "minute: the step in '*/0'",
     "*/90 * * * *": "minute: the step in '*/90' must be between 1 and 60",
@@ -141,9 +147,9 @@ UNREADABLE = {
     "? * * * *": "minute: '?' is not understood",
     "* * ?-3 * *": "day of month: '?-3' is not understood",
     "* * 28-3 * *": "day of month: '28-3' runs backwards",
-    "* * L * *": "day of month: 'L'",
+    "* * L * *": "day of month: 'L' is not understood",
     "* * * * MON#2": "day of week: 'MON#2' is not understood",
-    "* * 15W * *": "day of month: '15W'",
+    "* * 15W * *": "day of month: '15W' is not understood",
     "١ * * * *": "minute: '١' is not understood",
 }
 
@@ -182,6 +188,27 @@ def test_the_next_instant(conn: Connection, row: str) -> None:
     for before, after in pairwise(steps):
         expected = None if after == "None" else ms(after)
         assert ask(conn, following(cron, zone, ms(before))) == (expected,), f"after {before}"
+
+
+# what the text alone does not show, or only SQL looks at
+_FOR_SQL = {"*/0 * * * *", "*/90 * * * *", "* */25 * * *", "*-5 * * * *", "* * ?-3 * *", "* * 28-3 * *"}
+_FOR_SQL.add("? * * * *")
+
+
+def test_a_decorator_refuses_what_sql_refuses() -> None:
+    """The check of Python takes all that SQL takes, and refuses most of the rest in its words (C078)."""
+    assert {cron for cron in UNREADABLE if flaw_of(cron) is None} == _FOR_SQL
+    assert [row for row in ROWS if flaw_of(row.split(" | ")[0])] == []
+    for cron, words in UNREADABLE.items():
+        flaw = flaw_of(cron)
+        assert flaw is None or ":" not in words or words in flaw
+    with pytest.raises(InvalidRequest, match=r"schedule closed: cron 'H 3 .*minute: 'H' is not understood"):
+        App("postgresql://nowhere").schedule("H 3 * * *", id="closed")(
+            App("postgresql://nowhere").workflow(_closed)
+        )
+
+
+async def _closed() -> None: ...
 
 
 @pytest.mark.parametrize("cron", UNREADABLE)

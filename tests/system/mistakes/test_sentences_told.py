@@ -1,4 +1,4 @@
-"""Sentences that say what to write: for names that mean something else, locks, passwords, options and rights."""
+"""Sentences that say what to write, for names that mean something else, locks, passwords, options, rights."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def test_a_lock_of_several_runs() -> None:
 def test_a_password_that_is_not_escaped(password: str) -> None:
     """Drivers took a part of it for host or port, and said that it is none."""
     url = f"postgresql://bob:{password}@127.0.0.1:5432/shop"
-    with pytest.raises(EmbeddedPostgresError, match="not escaped .*urllib.parse.quote") as given:
+    with pytest.raises(EmbeddedPostgresError, match=r"not escaped .*urllib\.parse\.quote") as given:
         database_url(url)
-    with pytest.raises(InvalidRequest, match="urllib.parse.quote") as asked:
+    with pytest.raises(InvalidRequest, match=r"urllib\.parse\.quote") as asked:
         Servers(url)
     said = f"{given.value} {asked.value}".replace("p%40ss for p@ss", "")
     assert password not in said and said == hidden(said, url)
@@ -98,8 +98,10 @@ def test_a_password_that_is_not_escaped(password: str) -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    ["", "bob:p%40ss@h/x", "/x?host=/tmp", "h:5432/x?application_name=a@b", "[::1]:5432/x?user=a@b"]
-    + ["bob@one:1,two:2/x", "bob:p:ss@h/x", "h/x@y", "one:1,two/x@y", "h:1,two:2/x@y"],
+    [
+        *("", "bob:p%40ss@h/x", "/x?host=/tmp", "h:5432/x?application_name=a@b", "[::1]:5432/x?user=a@b"),
+        *("bob@one:1,two:2/x", "bob:p:ss@h/x", "h/x@y", "one:1,two/x@y", "h:1,two:2/x@y"),
+    ],
 )
 def test_urls_that_are_escaped(rest: str) -> None:
     """An @ in a path or parameter ends nothing."""
@@ -135,7 +137,7 @@ def test_app_run_has_no_options_of_a_start(dsn: str) -> None:
     async def hello(n: int) -> int:
         return n
 
-    with pytest.raises(InvalidRequest, match="it takes .*options of app.run: progress .*app.start has id"):
+    with pytest.raises(InvalidRequest, match=r"it takes .*options of app.run: progress .*app.start has id"):
         app.run(hello, 1, priority=3)  # type: ignore[call-overload]
 
 
@@ -145,7 +147,7 @@ def test_a_role_without_rights(conn: Connection, direct: str) -> None:
     conn.execute("create role nobody_here login; revoke execute on function pg_control_system() from public")
     as_nobody = direct.replace("//postgres@", "//nobody_here@")
     try:
-        with pytest.raises(EngineError, match="hint: .*grant usage on schema durable to app;"):
+        with pytest.raises(EngineError, match=r"hint: .*grant usage on schema durable to app;"):
             Client(as_nobody).open()
         with pytest.raises(EngineError) as refused, connected(as_nobody) as asked:
             asked.execute("select pg_catalog.pg_control_system()")

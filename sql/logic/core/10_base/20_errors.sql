@@ -168,7 +168,7 @@ returns void language plpgsql volatile
 as $$
 begin
   raise exception using errcode = 'WF016',
-          message = 'This database was adopted on another server or as another database, so it is a copy, and nothing runs in it.',
+          message = 'This database was adopted on another server or as another database, so it is a copy and nothing runs in it.',
           hint = 'If the original does not run any more, or this is to run beside it, type: pyengine db adopt';
 end
 $$;

@@ -14,6 +14,17 @@ as $$
 $$;
 comment on function durable._cron_value(text, integer, text[]) is 'A number, or a name by its place in p_names; null: neither.';
 
+create or replace function durable._fail_cron_item(p_field text, p_item text)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._fail_invalid(
+    format('Cron, %s: %L is not understood.', p_field, p_item),
+    'Names have three letters, SUN or JAN. L, W, # and H are not supported: write 28-31 and look at the day in the workflow.');
+end
+$$;
+comment on function durable._fail_cron_item(text, text) is 'Raises WF004 for a part of a field that is no number, name, range or step.';
+
 create or replace function durable._cron_field(p_field text, p_text text, p_low integer, p_high integer, p_names text[])
 returns integer[] language plpgsql immutable
 as $$
@@ -36,7 +47,7 @@ begin
     v_parts := regexp_match(v_item, '^([*?]|[0-9A-Za-z]+)(-([0-9A-Za-z]+))?(/([0-9]{1,4}))?$');
     if v_parts is null or (v_parts[1] in ('*', '?') and v_parts[3] is not null)
        or (v_parts[1] = '?' and p_field not like 'day%') then
-      perform durable._fail_invalid(format('Cron, %s: %L is not understood.', p_field, v_item));
+      perform durable._fail_cron_item(p_field, v_item);
     end if;
     v_step := coalesce(v_parts[5]::integer, 1);
     if v_step not between 1 and v_size then
@@ -46,7 +57,9 @@ begin
     v_to := case when v_parts[1] in ('*', '?') then p_high
                  when v_parts[3] is not null then durable._cron_value(v_parts[3], p_low, p_names)
                  when v_parts[5] is not null then greatest(v_from, p_high) else v_from end;
-    if not coalesce(v_from between p_low and v_top and v_to between p_low and v_top, false) then
+    if v_from is null or v_to is null then
+      perform durable._fail_cron_item(p_field, v_item);
+    elsif not (v_from between p_low and v_top and v_to between p_low and v_top) then
       perform durable._fail_invalid(format('Cron, %s: %L goes beyond %s to %s.', p_field, v_item, p_low, v_top));
     elsif v_to < v_from and p_field = 'day of month' then
       perform durable._fail_invalid(format('Cron, %s: %L runs backwards, and months differ in length.', p_field, v_item));
@@ -83,9 +96,10 @@ declare
 begin
   if octet_length(v_text) not between 1 and 512 then
     perform durable._fail_invalid(format('A cron expression has 1 to 512 bytes, this one has %s.', octet_length(v_text)));
-  elsif v_text like '@%' and cardinality(v_parts) = 1 then
+  elsif v_text like '@%' and cardinality(v_parts) < 5 then
     perform durable._fail_invalid(
-      format('Cron: %L is none of @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually.', v_text));
+      format('Cron: %L is none of @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually.', v_text),
+      'Every five minutes is */5 * * * *.');
   elsif cardinality(v_parts) = 7 then
     perform durable._fail_invalid(format('Cron %L has a year, the seventh field, which is not understood.', v_text));
   elsif cardinality(v_parts) not in (5, 6) then
