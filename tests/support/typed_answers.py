@@ -33,7 +33,7 @@ def is_held_to_its_type(conn: Connection, settle: str, *, tells: bool = False) -
         with pytest.raises(psycopg.Error) as caught, conn.transaction():
             ask(conn, (settle, ("r.0", value)))
         assert caught.value.sqlstate == "WF004"
-        assert caught.value.diag.message_detail == f"The answer to promise 'r.0' {fault}."
+        assert caught.value.diag.message_primary == f"The answer to promise 'r.0' {fault}."
     assert ask(conn, ("select state from durable._promises where id = 'r.0'", ())) == ("pending",)
     for _ in range(2):
         ask(conn, (settle, ("r.0", '{"by": "Ada", "ok": true}')))
