@@ -466,6 +466,13 @@ _TEMPORARY = frozenset(
     {"53000", "53100", "53200", "53300", "57P01", "57P02", "57P03", "57P05", "58000", "58030"}
     | {"25P03", "25P04"}
 )
+NO_RIGHT = "42501"
+RIGHTS = (
+    "the owner of the schema types: grant usage on schema durable to app; "
+    "grant select, insert, update, delete on all tables in schema durable to app; "
+    "grant usage on all sequences in schema durable to app"
+)
+"""The grants for a role whose statements raise NO_RIGHT."""
 
 
 def passes(code: str | None) -> bool:

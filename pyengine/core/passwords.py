@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 ESCAPE = "write p%40ss for p@ss: urllib.parse.quote(password, safe='') does that"
-"""What to do with a user or password that is not escaped."""
+"""The way out for a user or password that is not escaped."""
 
 _STARS = "***"
 _MARKS = re.compile(r"[@/?#:,&\[\]]")

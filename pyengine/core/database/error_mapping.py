@@ -13,7 +13,15 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pyengine.core.database.statements.procedures import WORKER_PROTOCOL
-from pyengine.errors import EngineError, InvalidRequest, SchemaMismatch, Unavailable, from_sqlstate
+from pyengine.errors import (
+    NO_RIGHT,
+    RIGHTS,
+    EngineError,
+    InvalidRequest,
+    SchemaMismatch,
+    Unavailable,
+    from_sqlstate,
+)
 
 _HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:\d*)?")
 
@@ -23,16 +31,6 @@ _TEMPORARY = ("starting up", "shutting down", "too many", "connection slots", "r
 
 NO_SCHEMA = frozenset({"3F000", "42883", "42P01"})
 """SQLSTATEs of a database that has no schema of this engine: no such schema, function, table."""
-
-NO_RIGHT = "42501"
-"""SQLSTATE of a statement for which the role has no right."""
-
-RIGHTS = (
-    "the owner of the schema types: grant usage on schema durable to app; "
-    "grant select, insert, update, delete on all tables in schema durable to app; "
-    "grant usage on all sequences in schema durable to app"
-)
-"""What a role without rights needs."""
 
 READ_ONLY = "25006"
 """SQLSTATE of a statement that writes, in a transaction that may not, or on a standby."""

@@ -23,8 +23,6 @@ from dataclasses import dataclass, replace
 import psycopg
 from psycopg.rows import TupleRow
 
-from pyengine.core.client.caller_connection import psycopg_error
-from pyengine.core.database.error_mapping import NO_RIGHT
 from pyengine.core.passwords import hidden
 from pyengine.core.servers import libpq_url
 from pyengine.core.sources import FACADE, SCHEMA, VERSION, Migration, Sources, found
@@ -41,7 +39,15 @@ from pyengine.doors.admin.migration_parts import (
     version_number,
 )
 from pyengine.doors.admin.migration_script import script
-from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
+from pyengine.errors import (
+    NO_RIGHT,
+    RIGHTS,
+    EngineError,
+    InvalidRequest,
+    NotFound,
+    SchemaMismatch,
+    Unavailable,
+)
 
 Connection = psycopg.Connection[TupleRow]
 _LIMITS = Limits()
@@ -360,7 +366,8 @@ def connected(dsn: str) -> Iterator[Connection]:
 
 def _no_right(conn: Connection, error: psycopg.Error) -> EngineError:
     """Return the error for a role that lacks a right, with the grant to type."""
-    ours = psycopg_error(error, f"database {conn.info.dbname!r}", closed=False)
+    reason = f"database {conn.info.dbname!r}: {error.diag.message_primary} (SQLSTATE {NO_RIGHT})"
+    ours = EngineError(reason, hint=RIGHTS)
     row = conn.execute(
         "select has_function_privilege('pg_catalog.pg_control_system()', 'execute'), "
         "quote_ident(current_user)"

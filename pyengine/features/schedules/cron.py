@@ -1,4 +1,4 @@
-"""What is wrong with a cron expression, as far as its text alone shows.
+"""The flaws of a cron expression, as far as its text alone shows.
 
 Lives here: `flaw_of`, so that an error stands at the decorator and not at the start of a worker. May not: the
 instants of an expression; SQL computes them, and has the last word (sql/logic/features/75_schedules). Design:
@@ -14,7 +14,7 @@ HINT: Final = (
     "five fields, minute hour day month weekday, or six with the second first; names have three letters; "
     "L, W, # and H are not supported: look at the day in the workflow"
 )
-"""What a schedule takes."""
+"""The forms that a schedule takes."""
 
 _MONTHS: Final = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
 _DAYS: Final = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
