@@ -14,8 +14,8 @@ from tests.support.tree import modules, schema
 
 # what shows runs to people, and forks them; none may be added
 OF_CLIENTS = {
-    *("as_of", "child_counts", "failed", "fork", "get_value", "health", "journal_list_v1", "journals_v1"),
-    *("live", "newest", "progress", "runs", "why", "why_all"),
+    *("as_of", "child_counts", "failed", "fork", "get_value", "live", "newest", "progress", "runs"),
+    *("why", "why_all"),
 }
 
 

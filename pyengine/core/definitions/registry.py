@@ -317,7 +317,8 @@ class Registry:
 
     Attributes:
         errors: error classes, by module and name.
-        extensions: what features add to a worker that gets no other (worker/extensions.py); None: nothing.
+        extensions: what features add to a worker that gets no other (worker/extensions.py); None: nothing,
+            so it executes workflows and steps, and says nothing of calls that no code awaits.
     """
 
     def __init__(

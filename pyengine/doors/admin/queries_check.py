@@ -1,7 +1,7 @@
-"""The queries of ``pyengine check``.
+"""The queries of ``pyengine check`` and of ``durable.health``.
 
-Lives here: the check of everything in batches, and the checks of one run and of recent changes. May not:
-print.
+Lives here: the check of everything in batches, the checks of one run and of recent changes, and whether all
+goes its way. May not: print.
 """
 
 from __future__ import annotations
@@ -64,3 +64,9 @@ def size(conn: Connection[TupleRow]) -> tuple[int, int]:
               order by c.relname"""
     runs, promises = [int(count) for (count,) in conn.execute(text).fetchall()]
     return runs, promises
+
+
+def health(conn: Connection[TupleRow]) -> list[dict[str, Any]]:
+    """Return the rows of ``durable.health``."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute("select subject, ok, detail, hint from durable.health").fetchall()

@@ -43,8 +43,8 @@ def check(
     if id is not None:
         checked_id(id)
     span = None if since is None else checked_age(since)
-    from pyengine.doors.admin.queries_check import broken_laws
-    from pyengine.doors.cli.display.health import health, print_problems
+    from pyengine.doors.admin.queries_check import broken_laws, health
+    from pyengine.doors.cli.display.health import print_problems
 
     with at.database() as db, progress() as show:
         rows = health(db.conn)

@@ -204,7 +204,8 @@ def status(at: Invocation, listen_url: ListenUrl = None) -> None:
     """Show server, pooler, schema, settings and counts; exit 5 if the schema is not up to date."""
     from pyengine.core.sources import VERSION
     from pyengine.doors.admin import migrate, queries
-    from pyengine.doors.cli.display.health import health, print_problems
+    from pyengine.doors.admin.queries_check import health
+    from pyengine.doors.cli.display.health import print_problems
     from pyengine.doors.cli.pooler import detect
 
     with at.database(schema=False) as db:

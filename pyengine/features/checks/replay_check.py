@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pyengine.core.database.connection import Database, mapped
 from pyengine.core.database.pool import ConnectionPool
 from pyengine.core.database.sessions import DRIVER_ERRORS
-from pyengine.core.database.statements.procedures import JOURNAL_LIST, JOURNALS, JOURNALS_OF
 from pyengine.core.definitions.definition import THIS_PYTHON, WorkflowDef
 from pyengine.core.definitions.registry import Registry
 from pyengine.core.values.codec import Codec
 from pyengine.errors import InvalidRequest, NotFound
 from pyengine.features.checks.compatibility import Divergence, Finding, Journal, Verdict, check_journal
+from pyengine.features.checks.statements import JOURNAL_LIST, JOURNALS, JOURNALS_OF
 
 _PAGE_EVENTS = 5000
 _PAGE_RUNS = 200

@@ -10,13 +10,14 @@ from psycopg.rows import TupleRow
 from pyengine.core.database.statements import procedures
 from pyengine.core.database.statements.procedures import Procedure
 from pyengine.errors import ERROR_CODES, EngineError, from_sqlstate
+from pyengine.features.checks import statements as journals
 from pyengine.features.sql import statements as sql_functions
 
 Connection = psycopg.Connection[TupleRow]
 
 PROCEDURES = {
     name: value
-    for name, value in (vars(procedures) | vars(sql_functions)).items()
+    for name, value in (vars(procedures) | vars(journals) | vars(sql_functions)).items()
     if isinstance(value, Procedure)
 }
 

@@ -368,27 +368,6 @@ WHY_ALL = Procedure(
     sql="select cause, name, runs, oldest, example, sentence from durable.why_all($1::integer)",
 )
 
-JOURNAL_LIST = Procedure(
-    signature="(workflows[] or null, finished ones too) -> (workflow, version, executions[], events[])",
-    sql="select workflow, version, executions, events from durable.journal_list_v1($1, $2)",
-)
-
-JOURNALS = Procedure(
-    signature=(
-        "(executions[]) -> (execution, id, workflow, version, param, started_at, queue, first_child, state, "
-        "outcome, waiting_on[], rows json, rules, digest)"
-    ),
-    sql=(
-        "select execution, id, workflow, version, param, started_at, queue, first_child, state, outcome, "
-        "waiting_on, rows, rules, digest from durable.journals_v1($1)"
-    ),
-)
-
-JOURNALS_OF = Procedure(
-    signature="(id) -> as JOURNALS, one row for each generation of a run",
-    sql=JOURNALS.sql.replace("$1", "array(select g.execution from durable.generations($1) g)"),
-)
-
 RESULTS = Procedure(
     signature="(ids[]) -> (id, state, value text, error text) of those settled or unknown (state null)",
     sql="select id, state, value, error from durable.results_v1($1::text[])",
@@ -444,9 +423,4 @@ LIST_TAGGED = Procedure(
         f"{_STATUS}, null as children from durable.runs r where {_FILTER} "
         "and tags <> '{}' and tags @> $4::text::jsonb order by execution desc limit $3::bigint"
     ),
-)
-
-HEALTH = Procedure(
-    signature="() -> (subject, ok, detail, hint): the rows of the view durable.health",
-    sql="select subject, ok, detail, hint from durable.health",
 )
