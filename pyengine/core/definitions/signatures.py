@@ -22,6 +22,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from pyengine.core.values.codec import (
+    ATOMS,
     UNWRITABLE,
     TypeCodec,
     pack_value,
@@ -249,7 +250,7 @@ class Signature:
             equal = self._agree(args, kwargs, back) if kwargs else bool(args == back[0])
         except Exception:  # boundary to user code: __eq__ may do anything
             equal = False
-        looked_into = exact and self._overlooks
+        looked_into = exact and self._overlooks and not ATOMS.issuperset(map(type, (*args, *kwargs.values())))
         if (
             not equal
             or looked_into

@@ -41,7 +41,7 @@ logger = logging.getLogger("pyengine.codec")
 
 WARN_PAYLOAD_BYTES = 1 << 20
 MAX_PAYLOAD_BYTES = 64 << 20
-_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
 # an escaped NUL: an odd number of backslashes before u0000
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -137,7 +137,7 @@ class TypeCodec:
             ) from None
         if not same(value, back):
             self._refuse_difference(value, back, where)
-        if exact and self.overlooks and type(value) not in _ATOMS:
+        if exact and self.overlooks and type(value) not in ATOMS:
             refuse_unlike(value, back, self.annotation, where)
         if self.blind and "null" in text:
             refuse_non_finite(value, where)

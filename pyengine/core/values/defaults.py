@@ -9,6 +9,7 @@ default that a function makes is not asked for, since that function is code of u
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from functools import lru_cache
@@ -99,10 +100,22 @@ def without_defaults(value: Any, written: Any) -> Any:
     if fields:
         return _of_object(value, fields, written)
     if isinstance(value, Mapping) and isinstance(written, dict):
-        return {key: without_defaults(value.get(key), one) for key, one in written.items()}
+        named = _by_written_key(value)
+        return {key: without_defaults(named.get(key), one) for key, one in written.items()}
     if isinstance(value, list | tuple) and isinstance(written, list) and len(value) == len(written):
         return [without_defaults(part, one) for part, one in zip(value, written, strict=True)]
     return written
+
+
+def _by_written_key(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return a dict by the texts that its keys have in JSON; without what has none."""
+    if all(type(key) is str for key in value):
+        return value
+    found = {}
+    for key, part in value.items():
+        with contextlib.suppress(TypeError, ValueError):
+            found[next(iter(msgspec.json.decode(msgspec.json.encode({key: None}))))] = part
+    return found
 
 
 def _of_object(value: Any, fields: tuple[_Field, ...], written: Any) -> Any:

@@ -158,6 +158,8 @@ def test_a_new_field_with_a_default(then: Any, now: Any) -> None:
         assert not goes_on(old, code(now, now(n=2), child=child))
     inside = code(dict[str, list[then]], {"a": [then(n=1)]}), code(dict[str, list[now]], {"a": [now(n=1)]})
     assert goes_on(*inside)
+    numbered = code(dict[int, list[then]], {3: [then(n=1)]}), code(dict[int, list[now]], {3: [now(n=1)]})
+    assert goes_on(*numbered)
     either = code(then | int, then(n=1)), code(now | int, now(n=1))
     assert goes_on(*either)
 
