@@ -18,6 +18,8 @@ have them.
 |   | async generators that code leaves open are closed before the run ends (loop/generators.py) |
 |   | what would come back as something else that is equal is refused (values/likeness.py) |
 |   | `asyncio.wait_for` awaits in place on 3.11 too (loop/wait_for.py) |
+|   | the defaults with which a run begins are its first recorded value (replay/begun_defaults.py) |
+|   | a time below zero is over, and a receive that lost may be asked for again (replay/signal_inbox.py) |
 """
 
 from __future__ import annotations
@@ -39,8 +41,17 @@ _EXACT_VALUES_RULES = 4
 HTTP_NAMES_RULES = 4
 """The first rules by which a step of `ctx.http` has the name of its request."""
 
+DEFAULTS_RULES = 4
+"""The first rules by which a run keeps the defaults with which it began."""
+
 GENERATORS_RULES = 4
 """The first rules by which async generators that code leaves open are closed before the run ends."""
+
+PAST_TIMES_RULES = 4
+"""The first rules by which computed times below zero are over; they were refused."""
+
+LOSERS_RULES = 4
+"""The first rules by which a receive that code has given up may be asked for again; it was refused."""
 
 WAIT_FOR_RULES = 4
 """The first rules by which `asyncio.wait_for` has one order on every Python."""

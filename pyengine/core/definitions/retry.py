@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from pyengine.core.process.backoff import grown
+from pyengine.core.rules import PAST_TIMES_RULES, RULES
 from pyengine.core.values.error_access import (
     asked,
     class_module,
@@ -90,12 +91,19 @@ def optional_duration(duration: Duration | None, *, what: str = "duration") -> i
     return None if duration is None else parse_duration(duration, what=what)
 
 
-def waiting_time(duration: Duration | None, *, what: str) -> int | None:
+def waiting_time(duration: Duration | None, *, what: str, rules: int = RULES) -> int | None:
     """Return a time to wait in milliseconds, or None for None; a computed one below 0 is over already: 0.
+
+    Args:
+        duration: the time.
+        what: its purpose, for the error.
+        rules: those of the run that waits; an older one may have caught the refusal, and so must a replay.
 
     Raises:
         InvalidRequest: it is not valid.
     """
+    if rules < PAST_TIMES_RULES:
+        return optional_duration(duration, what=what)
     if isinstance(duration, timedelta):
         duration = max(duration, timedelta())
     elif isinstance(duration, int | float) and duration < 0:
@@ -103,12 +111,19 @@ def waiting_time(duration: Duration | None, *, what: str) -> int | None:
     return optional_duration(duration, what=what)
 
 
-def time_left(duration: Duration | None, *, what: str) -> int | None:
+def time_left(duration: Duration | None, *, what: str, rules: int = RULES) -> int | None:
     """Return a time limit in milliseconds, or None for None; a computed one of 0 or less ends at once: 1.
+
+    Args:
+        duration: the limit.
+        what: its purpose, for the error.
+        rules: as for `waiting_time`.
 
     Raises:
         InvalidRequest: it is not valid.
     """
+    if rules < PAST_TIMES_RULES:
+        return optional_limit(duration, what=what)
     ms = waiting_time(duration, what=what)
     return None if ms is None else max(ms, 1)
 

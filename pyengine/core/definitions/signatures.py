@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from types import GenericAlias
 from typing import Any, get_type_hints
@@ -35,7 +36,7 @@ from pyengine.core.values.codec import (
 )
 from pyengine.core.values.defaults import is_default, without_defaults
 from pyengine.core.values.shapes import PLAIN, SORTED
-from pyengine.errors import DecodeError, EncodeError, InvalidRequest
+from pyengine.errors import DecodeError, EncodeError, EngineError, InvalidRequest
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _decode_call = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
@@ -323,7 +324,7 @@ class Signature:
             return whole.unpack(text or "[]"), {}
         except _WRONG:
             return tuple(
-                self._read(name, codec, one) for (name, codec), one in zip(named, raw, strict=True)
+                self.read(name, codec, one) for (name, codec), one in zip(named, raw, strict=True)
             ), {}
 
     def _named(self, raw: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
@@ -340,7 +341,7 @@ class Signature:
         return named
 
     def _decode_object(self, raw: dict[str, msgspec.Raw]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        values = {name: self._read(name, self._codec(name), one) for name, one in raw.items()}
+        values = {name: self.read(name, self._codec(name), one) for name, one in raw.items()}
         args: list[Any] = []
         rest = values.pop(self._rest, []) if self._rest is not None else []
         for name in self._positional:
@@ -352,12 +353,31 @@ class Signature:
         self.bind(tuple(args), values)
         return tuple(args), values
 
-    def _read(self, name: str, codec: TypeCodec, raw: msgspec.Raw) -> Any:
+    def read(self, name: str, codec: TypeCodec, raw: msgspec.Raw) -> Any:
+        """Return an argument.
+
+        Raises:
+            InvalidRequest: it does not fit its annotation.
+        """
         try:
             return codec.unpack(raw)
         except _WRONG as error:
             wrong = wrong_type(codec.annotation, error)
             raise InvalidRequest(f"{self.subject}, argument {name!r}: {wrong}") from None
+
+    @cached_property
+    def defaults(self) -> dict[str, msgspec.Raw]:
+        """The JSON text of each default that would come back as it is."""
+        texts = {}
+        for name, one in self._parameters.items():
+            if one.default is not one.empty:
+                codec, where = self.codecs[name], f"the default of {name!r} of {self.subject}"
+                with suppress(EngineError):
+                    text, _ = codec.check(
+                        one.default, pack_value(codec, one.default, where), where, exact=True
+                    )
+                    texts[name] = msgspec.Raw(text.encode())
+        return texts
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, exact: bool = True) -> str:
         """Return the checked JSON text of a call; `exact` as of `check`.

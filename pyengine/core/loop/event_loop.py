@@ -1,8 +1,8 @@
 """The deterministic event loop that workflow code runs on.
 
 Lives here: the loop, and the eviction of its coroutines. May not: journal rows, child numbers, steps
-(``replay/machine.py`` drives this loop), the database, threads, clocks; the methods that the loop refuses
-(``restrictions.py``).
+(``replay/machine.py`` drives this loop), the database, threads, clocks, but to end a loop that never waits;
+the methods that the loop refuses (``restrictions.py``).
 
 The theory. A replay repeats a run if the same completions, applied one at a time in the same order, wake
 the same callbacks in the same order. So ready callbacks run first in, first out, until none is left. Time is
@@ -38,6 +38,7 @@ from pyengine.core.loop.futures import (
 )
 from pyengine.core.loop.generators import Generators
 from pyengine.core.loop.shield import current_shield, reaches, shield_in
+from pyengine.core.process import clock
 from pyengine.errors import Evicted, ForbiddenInWorkflow
 
 loop_version: Final = "1"  # part of the code digest: raise it when the order of callbacks changes
@@ -45,6 +46,8 @@ loop_version: Final = "1"  # part of the code digest: raise it when the order of
 _Ts = TypeVarTuple("_Ts")
 
 _CALLBACKS_MAX: Final = 1_000_000  # in one advance; more is a loop around sleep(0)
+_STORM_S: Final = 10.0  # likewise, for slower callbacks: meanwhile the worker does nothing else
+_STORM_CHECKED: Final = 10_000  # callbacks between two looks at the clock
 _UNHANDLED_MAX: Final = 100
 _UNWIND_ROUNDS: Final = 32  # awaits that the finally blocks of one evicted task may go through
 _DEAD_CALLS_MAX: Final = 64  # dead calls that raise Evicted at once; later ones block
@@ -355,9 +358,14 @@ class DeterministicLoop(_EventLoop):
             raise RuntimeError(f"the loop of run {self.run_id!r} cannot be advanced from inside")
         ready = self.ready
         self._draining = True
-        idle_at = -1
+        idle_at, check_at, over_s = -1, _STORM_CHECKED, math.inf
         try:
             for count in range(callbacks_max):
+                if count == check_at:
+                    check_at += _STORM_CHECKED
+                    over_s = min(over_s, clock.monotonic() + _STORM_S)
+                    if clock.monotonic() >= over_s:
+                        break
                 if not ready:
                     if not self._parked or count == idle_at:
                         return
@@ -377,7 +385,9 @@ class DeterministicLoop(_EventLoop):
         finally:
             self._draining = False
         instead = "await asyncio.sleep() with a delay, an asyncio.Event, or a step"
-        restrictions.refuse(self.run_id, "asyncio.sleep(0) in a loop without end", instead)
+        place = restrictions.place_of(ready[0]._callback) if ready else ""
+        what = f"asyncio.sleep(0) or loop.call_soon() in a loop without end{place}"
+        restrictions.refuse(self.run_id, what, instead)
 
     def _unwind(self) -> None:
         interrupt: BaseException | None = None

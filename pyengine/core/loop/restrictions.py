@@ -52,6 +52,8 @@ _CALLERS: Final = {
 }
 """The usual callers of methods that code seldom calls itself."""
 
+_NOT_ITS_CODE: Final = ("pyengine", "asyncio", "contextlib")
+
 _FROM_OUTSIDE: Final = "call_soon_threadsafe"
 
 # Python 3.12 dropped the inner twin of ensure_future; 3.13 moved the set into an iterator class of its own.
@@ -155,6 +157,20 @@ def _close_coroutines(values: tuple[Any, ...]) -> None:
     for value in values:
         if inspect.iscoroutine(value):
             value.close()  # else Python warns that it was never awaited
+
+
+def place_of(callback: Any) -> str:
+    """Return where the code of a callback, or of the task that it advances, stands: " at FILE, line N,"."""
+    owner = getattr(callback, "__self__", None)
+    code = getattr(callback, "__code__", getattr(getattr(callback, "func", None), "__code__", None))
+    place = (code.co_filename, code.co_firstlineno) if code is not None else None
+    waiting = owner.get_coro() if isinstance(owner, asyncio.Task) else None
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None)
+        if frame is not None and frame.f_globals.get("__name__", "").split(".")[0] not in _NOT_ITS_CODE:
+            place = (frame.f_code.co_filename, frame.f_lineno)
+        waiting = getattr(waiting, "cr_await", None)
+    return "" if place is None else f" at {place[0]}, line {place[1]},"
 
 
 def asyncio_hint(error: BaseException) -> str | None:

@@ -43,6 +43,7 @@ from pyengine.core.protocol.journal import Row, RowType
 from pyengine.core.replay import run_log
 from pyengine.core.replay.advance import Advance, StepCall
 from pyengine.core.replay.asks import Asks
+from pyengine.core.replay.begun_defaults import begun_arguments
 from pyengine.core.replay.call_matcher import CallMatcher, ContinueAsNewRequest
 from pyengine.core.replay.cancellation import REPEATS_MAX, Cancellation
 from pyengine.core.replay.completions import complete, fire_at_ms
@@ -324,7 +325,7 @@ class Replay:
         if self._history.run_attempt > 1:
             self.run = self._sequence.run = replace(self.run, attempt=self._history.run_attempt)
         try:
-            args, kwargs = self.workflow.signature.decode(self.run.param)
+            args, kwargs = begun_arguments(self.workflow.signature, self._sequence)
             coroutine = self.workflow.fn(*args, **kwargs)
         except EngineError as error:
             self._end = refusal(self._failed(error), error)

@@ -16,6 +16,7 @@ from pyengine.core.protocol.commands import Receive
 from pyengine.core.protocol.journal import Row, RowType
 from pyengine.core.replay.call_sequence import CallSequence
 from pyengine.core.replay.history import describe_call
+from pyengine.core.rules import LOSERS_RULES
 from pyengine.core.values.codec import TypeCodec
 from pyengine.errors import InvalidRequest
 
@@ -86,10 +87,11 @@ class SignalInboxes:
     def _take_over(self, inbox: _Inbox, name: str, codec: TypeCodec) -> tuple[Call, Row | None]:
         sequence, old = self._sequence, inbox.call
         limit = getattr(old, "collector", None)
-        if isinstance(limit, TimedReceive) and old.left and not (limit.waiting or old.done()):
+        lost = old.left and sequence.run.rules >= LOSERS_RULES
+        if isinstance(limit, TimedReceive) and lost and not (limit.waiting or old.done()):
             # its limit is not that of the next one
             limit.cancel()
-        if old.left and old.codec is codec and not (old.cancelled() or old.awaited):
+        if lost and old.codec is codec and not (old.cancelled() or old.awaited):
             # it lost to another one and is asked again
             return old, None
         if not old.cancelled():

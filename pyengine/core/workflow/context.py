@@ -95,7 +95,8 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         Args:
             duration: "30s", "1d", seconds, or a timedelta.
         """
-        return within_run("sleep()", "asyncio.sleep()").sleep(waiting_time(duration, what="ctx.sleep") or 0)
+        within = within_run("sleep()", "asyncio.sleep()")
+        return within.sleep(waiting_time(duration, what="ctx.sleep", rules=within.run.rules) or 0)
 
     def sleep_until(self, instant: datetime) -> Coroutine[None, None, None]:
         """Wait durably until an instant.
@@ -137,7 +138,7 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         within = within_run("promise()", "the SQL function durable.create_promise")
         if not is_text(name):
             raise InvalidRequest(f"ctx.promise: {name!r} is no label", hint="a text without NUL")
-        timeout_ms = time_left(timeout, what="ctx.promise")
+        timeout_ms = time_left(timeout, what="ctx.promise", rules=within.run.rules)
         if id is None:
             return cast("DurablePromise[Any]", within.make_promise(type, timeout_ms=timeout_ms, name=name))
         if timeout is not None or name:
@@ -178,7 +179,7 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
             asyncio.CancelledError: the run is being cancelled and receives no more, not even in a shield.
         """
         within = within_run("receive()", "run.signal() to send one")
-        timeout_ms = waiting_time(timeout, what="ctx.receive")
+        timeout_ms = waiting_time(timeout, what="ctx.receive", rules=within.run.rules)
         if isinstance(signal, Signal):
             if type is not Any:
                 raise InvalidRequest(
@@ -198,8 +199,8 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         Args:
             timeout: TimeoutError is raised inside if it takes longer; None means no limit of its own.
         """
-        timeout_ms = waiting_time(timeout, what="ctx.shield")
         within = within_run("shield()", "asyncio.shield()")
+        timeout_ms = waiting_time(timeout, what="ctx.shield", rules=within.run.rules)
         return within.shield(None if timeout_ms is None else timeout_ms / 1000)
 
     @overload

@@ -141,7 +141,7 @@ class ContextStarts:
                 args,
                 kwargs,
                 queue=None if queue is None else check_queue(queue, what="ctx.start"),
-                timeout_ms=time_left(timeout, what="ctx.start"),
+                timeout_ms=time_left(timeout, what="ctx.start", rules=within.run.rules),
                 detached=detached,
                 abandon=on_cancel == "abandon",
             ),

@@ -92,7 +92,7 @@ class ContextWaits:
             "DurablePromise[Any]",
             within.make_promise(
                 type,
-                timeout_ms=waiting_time(timeout, what="ctx.until"),
+                timeout_ms=waiting_time(timeout, what="ctx.until", rules=within.run.rules),
                 name=f"{table}.{watch}",
                 key=_key_text(key),
             ),

@@ -87,7 +87,7 @@ class ContextRpc:
         """
         within = within_run("rpc()", "a client of that SDK")
         param = remote_param(target, function, args, kwargs, version=version, large_integers=large_integers)
-        timeout_ms = time_left(timeout, what="ctx.rpc")
+        timeout_ms = time_left(timeout, what="ctx.rpc", rules=within.run.rules)
         call = within.call_remote(
             function, target=target, param=param, annotation=type, timeout_ms=timeout_ms
         )

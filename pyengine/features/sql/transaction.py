@@ -73,6 +73,7 @@ class Transaction:
         self._transactions = transactions_of(matcher)
         self._codec = matcher.codec
         self._run_id = matcher.run.id
+        self._rules = matcher.run.rules
         self._exact = matcher.run.exact
         self._name = name
         self._timeout_ms = timeout_ms
@@ -270,7 +271,7 @@ class Transaction:
         text = self._input(workflow, args, kwargs)
         if queue is not None:
             check_queue(queue, what="tx.start")
-        deadline_ms = time_left(timeout, what="tx.start")
+        deadline_ms = time_left(timeout, what="tx.start", rules=self._rules)
         if definition is not None and timeout is None:
             deadline_ms = definition.deadline_ms
         run_id = self._new_id(log) if id is None else id
@@ -284,7 +285,7 @@ class Transaction:
                 "id": run_id,
                 "queue": queue or (definition.queue if definition is not None else None) or "default",
                 "version": version or (definition.version if definition is not None else "1"),
-                "delay": waiting_time(delay, what="tx.start"),
+                "delay": waiting_time(delay, what="tx.start", rules=self._rules),
                 "timeout": deadline_ms,
                 "priority": priority,
                 "any_workflow": definition is not None,

@@ -116,9 +116,9 @@ def test_continue_as_new() -> None:
         ctx.continue_as_new(n + 1, who="y")
 
     run = MemoryRun(workflow(code), 1)
-    moves = run.complete(1)
-    assert run.end == ContinueAsNew(value='[2,"y"]', children=(2,)) and run.warm.finished
-    assert moves.given_up == (0,), "the step that runs is given up"
+    moves = run.complete(2)  # 0 are the defaults with which it began
+    assert run.end == ContinueAsNew(value='[2,"y"]', children=(3,)) and run.warm.finished
+    assert moves.given_up == (1,), "the step that runs is given up"
     check(run)
 
 

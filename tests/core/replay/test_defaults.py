@@ -10,8 +10,11 @@ import pydantic
 import pytest
 from pydantic.dataclasses import dataclass as model_dataclass
 
+from pyengine.context import ctx
 from pyengine.core.protocol.commands import Complete
 from pyengine.core.protocol.journal import RowType
+from pyengine.core.replay.advance import Advance
+from pyengine.core.rules import RULES
 from tests.core.replay.memory_run import MemoryRun, problem_of, step, workflow
 
 
@@ -224,3 +227,89 @@ def test_older_rules_record_one_hash() -> None:
     with_default = code(PlainLater, PlainLater(1))
     assert (digits(with_default, 3), digits(with_default, 4)) == (16, 32)
     assert digits(code(Plain, Plain(1)), 4) == digits(code(Plain, Plain(1), default=3), 4) == 16
+
+
+# --- the defaults of a run ----------------------------------------------------------------------------------
+
+NOTHING: Any = object()
+
+
+async def waits(*values: Any) -> list[Any]:
+    """What a run does with its arguments: a call, a wait, and the result."""
+    await take(values[0])
+    return list(values)
+
+
+@step
+async def take(value: Any) -> None:
+    """Its body never runs here."""
+
+
+async def began(n: int, express: bool = False, *, note: str = "a", other: Any = NOTHING) -> list[Any]:
+    """What a run begins with."""
+    return await waits(n, express, note, other is NOTHING)
+
+
+async def changed(n: int, express: bool = True, *, note: str = "b", other: Any = NOTHING) -> list[Any]:
+    """Other defaults."""
+    return await waits(n, express, note, other is NOTHING)
+
+
+async def renamed(n: int, fast: bool = True) -> list[Any]:
+    """Without parameters that were there, and with one that is new."""
+    return await waits(n, fast)
+
+
+async def positional(n: int, express: bool = True, /, note: str = "b") -> list[Any]:
+    """Parameters that cannot be given by name."""
+    return await waits(n, express, note)
+
+
+async def alone(n: int) -> list[Any]:
+    """None with a default."""
+    return await waits(n)
+
+
+def played(begins: Any, goes_on: Any, *args: Any, rules: int = RULES) -> Any:
+    """What a run returns that began with one code and goes on with another."""
+    run = MemoryRun(workflow(begins), *args, rules=rules)
+    run.complete(min(run.open))
+    return problem_or_value(run.cold(workflow(goes_on)))
+
+
+def problem_or_value(moves: Advance) -> Any:
+    """How a replay ended."""
+    assert isinstance(moves.end, Complete), moves.end
+    assert moves.commands == ()
+    return msgspec.json.decode(moves.end.value)
+
+
+def test_a_run_keeps_the_defaults_with_which_it_began() -> None:
+    """Other defaults are for younger runs; what has no JSON form is that of the code."""
+    began.__name__ = changed.__name__ = renamed.__name__ = positional.__name__ = alone.__name__ = "order"
+    assert played(began, changed, 1) == [1, False, "a", True]
+    assert played(began, positional, 1) == [1, False, "a"]
+    assert played(changed, began, 1, False) == [1, False, "b", True]
+    assert played(began, changed, 1, rules=3) == [1, True, "b", True]
+
+
+def test_parameters_that_come_and_go() -> None:
+    """A younger parameter has the default of the code; the record of one that is gone is passed over."""
+    assert played(began, renamed, 1) == [1, True]
+    assert played(alone, changed, 1) == [1, True, "b", True]
+    assert played(began, alone, 1) == [1]
+
+
+def test_a_run_that_waits_takes_no_default_later() -> None:
+    """A run that began without a record and has made no call yet is not given one afterwards."""
+
+    async def receives(n: int) -> Any:
+        return await ctx.receive("go")
+
+    async def later(n: int, express: bool = True) -> Any:
+        return await ctx.receive("go")
+
+    later.__name__ = receives.__name__
+    run = MemoryRun(workflow(receives), 1)
+    assert run.cold(workflow(later)).commands == ()
+    assert MemoryRun(workflow(later), 1, True).warm.next_seq == run.warm.next_seq

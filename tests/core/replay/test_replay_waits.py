@@ -12,6 +12,7 @@ import pytest
 from pyengine.context import ctx
 from pyengine.core.protocol.commands import MakePromise, StartTimer, Suspend
 from pyengine.errors import (
+    InvalidRequest,
     NotAwaitable,
 )
 from tests.core.replay.memory_run import STARTED_MS, MemoryRun, add, greet, ship, workflow
@@ -247,3 +248,24 @@ def test_a_promise_whose_time_is_over() -> None:
     """It is made with the shortest limit, so that the database rejects it at once."""
     (command,) = MemoryRun(workflow(promised)).commands
     assert isinstance(command, MakePromise) and command.timeout_ms == 1
+
+
+async def started() -> None:
+    """A child with a limit."""
+    await ctx.start(ship, 1, timeout=PAST)
+
+
+@pytest.mark.parametrize("code", [sleeps, receives, promised, shielded, started])
+def test_runs_born_before_are_refused_times_that_are_over(code: Callable[[], Awaitable[None]]) -> None:
+    """A run born under older rules may have caught the refusal and gone on; so each replay is refused."""
+
+    async def told() -> str:
+        try:
+            await code()
+        except InvalidRequest as error:
+            return error.message
+        return "taken"
+
+    run = MemoryRun(workflow(told), rules=3)
+    assert run.warm.finished
+    assert "is below 0" in run.value

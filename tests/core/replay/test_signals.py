@@ -383,6 +383,19 @@ def test_the_loser_of_a_race_is_asked_again(limit: float | None) -> None:
     assert run.value == [[1, 1], [1, 2], [0, 4], [0, 3]]
 
 
+@pytest.mark.parametrize("limit", [None, 60])
+def test_runs_born_before_are_refused_the_loser(limit: float | None) -> None:
+    """A run born under older rules may have caught the refusal and gone on; so each replay is refused."""
+
+    async def code() -> list[list[Any]]:
+        return await two_signals(limit)
+
+    run = MemoryRun(workflow(code), rules=3)
+    run.send("failed", 1)
+    run.complete(next(child for child, call in run.open.items() if hasattr(call, "step")), 0)
+    assert "already" in str(run.error)
+
+
 def test_a_receive_that_was_never_awaited_is_not_taken_over() -> None:
     """It is a mistake, and so is a second one while a task waits for the first."""
 

@@ -204,15 +204,38 @@ def test_outside_world_is_refused(forbidden: Any) -> None:
     assert isinstance(error, ForbiddenInWorkflow) and error.hint is not None and "step" in error.hint
 
 
-def test_endless_loop_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A workflow that goes round without waiting fails instead of holding the worker for ever."""
-    monkeypatch.setattr("pyengine.core.loop.event_loop._CALLBACKS_MAX", 1000)
+async def goes_round() -> None:
+    """Waits for nothing, again and again."""
+    while True:
+        await asyncio.sleep(0)
 
-    async def code() -> None:
-        while True:
-            await asyncio.sleep(0)
 
-    assert isinstance(MemoryRun(workflow(code)).error, ForbiddenInWorkflow)
+async def calls_itself() -> None:
+    """A callback that makes itself ready again."""
+
+    def again() -> None:
+        asyncio.get_running_loop().call_soon(again)
+
+    again()
+    await ctx.sleep(1)
+
+
+@pytest.mark.parametrize("bound", ["_CALLBACKS_MAX", "_STORM_S"])
+@pytest.mark.parametrize("code", [goes_round, calls_itself])
+def test_endless_loop_fails_the_run(code: Any, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workflow that goes round without waiting fails instead of holding the worker for ever: after so many
+    callbacks or so much time, with file and line.
+    """
+    if bound == "_CALLBACKS_MAX":
+        monkeypatch.setattr("pyengine.core.loop.event_loop._CALLBACKS_MAX", 1000)
+    else:
+        monkeypatch.setattr("pyengine.core.loop.event_loop._STORM_S", 0.0)
+        monkeypatch.setattr("pyengine.core.loop.event_loop._STORM_CHECKED", 100)
+
+    error = MemoryRun(workflow(code)).error
+    assert isinstance(error, ForbiddenInWorkflow)
+    line = code.__code__.co_firstlineno + 3
+    assert f"in a loop without end at {__file__}, line {line}," in str(error)
 
 
 def test_sys_exit_fails_the_run() -> None:

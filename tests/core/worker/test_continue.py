@@ -33,7 +33,7 @@ def generations(conn: Connection, run_id: str = "r") -> list[Any]:
 
 def test_a_run_goes_on_with_new_arguments(dsn: str, conn: Connection) -> None:
     """Each generation has a journal of its own; id, promise and child numbers go on, and the last one's
-    result is the run's.
+    result is the run's. The first one was started without an argument, so its journal keeps the default.
     """
     app = App(dsn)
     keys: list[str] = []
@@ -56,11 +56,11 @@ def test_a_run_goes_on_with_new_arguments(dsn: str, conn: Connection) -> None:
 
     assert asyncio.run(main()) == 6
     assert generations(conn) == [
-        ["execution_started", "step_completed", "execution_completed"],
+        ["execution_started", "random_generated", "step_completed", "execution_completed"],
         ["execution_started", "step_completed", "execution_completed"],
         ["execution_started", "step_completed", "execution_completed"],
     ]
-    assert keys == ["r.0", "r.1", "r.2"]
+    assert keys == ["r.1", "r.2", "r.3"]
     assert conn.execute("select count(*) from durable.runs").fetchone() == (1,)
 
 
