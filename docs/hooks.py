@@ -8,6 +8,7 @@ them and adds nothing.
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ _COMMENT = re.compile(
 _SETTING = re.compile(rf"^  \({_TEXT}, {_TEXT}, {_TEXT}\)", re.M)
 _MARK = re.compile(r"^\{\{ (\w+) \}\}$", re.M)
 _OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:sql|tests|bench|pyengine|migrations)/[^)]*|[A-Z]+\.md)\)")
+_QUOTED = re.compile(r"(: |-> )'([^']*)'")
+_MADE = Path(__file__).parent / "reference/names.md"
 _LEDGER = Path(__file__).parent.parent / "tests/ledger"
 _RECORDS = sorted(Path(__file__).parent.glob("decisions/0*.md"))
 
@@ -105,6 +108,53 @@ def commands() -> str:
     return re.sub(r"^#+ ", lambda match: f"#{match[0]}", re.sub(r"\A# .*\n", "", text), flags=re.M)
 
 
+def _entry(name: str, given: Any) -> Iterator[str]:
+    """The signature of a public function or class and the first paragraph of its docstring."""
+    try:
+        shown = _QUOTED.sub(r"\1\2", str(inspect.signature(given)))
+    except ValueError:  # some classes of the standard library have none
+        shown = ""
+    if not inspect.isclass(given) or not issubclass(given, BaseException):
+        yield f"### `{name}{shown}`\n"
+    else:
+        yield f"### `{name}`\n"
+    first = (inspect.getdoc(given) or "").partition("\n\n")[0]
+    if first:
+        yield " ".join(first.split()).replace("<", "\\<").replace("](", "] (") + "\n"
+
+
+def _members(cls: type) -> Iterator[tuple[str, Any]]:
+    """Its public methods and properties, those that it inherits from the package too."""
+    for name in sorted({one for one in dir(cls) if not one.startswith("_")}):
+        home = next((base for base in cls.__mro__ if name in vars(base)), object)
+        found = inspect.getattr_static(cls, name)
+        if not home.__module__.startswith("pyengine"):
+            continue
+        if isinstance(found, property) or inspect.isroutine(getattr(cls, name)):
+            yield name, found.fget if isinstance(found, property) else getattr(cls, name)
+
+
+def python_names() -> str:
+    """The public names of the package with their signatures, and the methods of those with verbs."""
+    import pyengine
+    from pyengine.context import Context
+    from pyengine.features.promises.client import Promises
+    from pyengine.features.schedules.client import Schedules
+
+    verbs: dict[str, Any] = {"app": pyengine.App, "ctx": Context, "tx": pyengine.Transaction}
+    verbs |= {"client": pyengine.Client, "client.promises": Promises, "client.schedules": Schedules}
+    verbs |= {"run": pyengine.Run, "signal": pyengine.Signal, "join_set": pyengine.JoinSet}
+    lines: list[str] = ["## Names of `pyengine`\n"]
+    for name in sorted(pyengine.__all__):
+        if not name.startswith("_") and callable(given := getattr(pyengine, name)):
+            lines += _entry(name, given)
+    for name, cls in verbs.items():
+        lines.append(f"## Verbs of `{name}`\n")
+        for member, given in _members(cls):
+            lines += _entry(f"{name}.{member}", given)
+    return "\n".join(lines)
+
+
 def _ledger_rows(number: str, tables: list[dict[str, Any]]) -> Iterator[str]:
     """One specification of the ledger: its title, and a table of its rows."""
     (title,) = (table["seed"]["title"] for table in tables if "seed" in table)
@@ -128,6 +178,12 @@ def ledger() -> str:
     return "\n".join(line for number in tables for line in _ledger_rows(number, tables[number]))
 
 
+def names_page() -> str:
+    """The page of names as it stands in the repository, for readers without the site."""
+    head = "# Python in brief\n\nEvery public name with its signature, made by `python docs/hooks.py`.\n"
+    return f"{head}[Python](python.md) has arguments and errors, on the site.\n\n{python_names()}"
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill the marks of a page, and name files of the repository that are no pages; called by MkDocs."""
     makers = (sql_functions, sql_versioned, sql_views, settings, adapter_rules, commands, ledger)
@@ -140,3 +196,7 @@ def on_config(config: Any) -> Any:
     (section,) = (entry for entry in config.nav if "Decisions" in entry)
     section["Decisions"] = ["decisions/index.md", *(f"decisions/{path.name}" for path in _RECORDS)]
     return config
+
+
+if __name__ == "__main__":
+    _MADE.write_text(names_page(), encoding="utf-8")

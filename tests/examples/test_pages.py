@@ -7,6 +7,7 @@ checked below: links, names of functions and files, commands and their options.
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from functools import cache
@@ -15,10 +16,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import pyengine
 from pyengine import Client, Run, ctx
 from pyengine.core.sources import found
 from pyengine.doors.cli.root import command_line
 from tests.examples.pages import LANGUAGES, Block, Page, Reader, commands, matches, pages
+from tests.support.roles import MAY_WORK
 from tests.support.tree import ROOT, files
 
 PAGES = pages()
@@ -53,6 +56,14 @@ def test_a_wrong_page_is_found(dsn: str, tmp_path: Path) -> None:
             Reader(dsn, tmp_path).read(page)
     assert matches("a ...\nb", "a  1 2\nb\n")
     assert list(commands("$ a\nb\n$ c\n")) == [("a", "b\n"), ("c", "")]
+
+
+def test_the_rights_are_those_of_the_tests() -> None:
+    """The page grants what the tests grant to a role that only works, but for the tables of tests."""
+    granted = MAY_WORK.format("shop", "db").strip().splitlines()
+    blocks = Page("docs/how-to/deploy-workers.md").blocks
+    block = next(one for one in blocks if "the role is yours" in one.title)
+    assert block.text.splitlines() == [line for line in granted if "on database" not in line]
 
 
 def test_the_readme_is_short() -> None:
@@ -155,6 +166,24 @@ def test_unknown_names_are_found() -> None:
     assert unknown_names("`ctx.nap`, `durable.begin('x')`, `sql/none.sql`, `10_x.sql`, `ctx.sleep`") == {
         *("ctx.nap", "durable.begin", "sql/none.sql", "10_x.sql"),
     }
+
+
+# -- the reference
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """The page that a reader of the repository has. `python docs/hooks.py` writes it."""
+    text = (ROOT / "docs/reference/names.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^### `(\w+)", text, re.M))
+    assert {name for name in pyengine.__all__ if callable(getattr(pyengine, name))} <= named
+
+
+@pytest.mark.full
+def test_the_reference_is_what_the_package_says() -> None:
+    """Signatures and sentences too. (They are written by the oldest Python; others print types otherwise.)"""
+    made = runpy.run_path(str(ROOT / "docs/hooks.py"))["names_page"]()
+    if sys.version_info[:2] == (3, 11):
+        assert (ROOT / "docs/reference/names.md").read_text(encoding="utf-8") == made
 
 
 # -- the site
