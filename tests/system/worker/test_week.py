@@ -3,10 +3,9 @@ idling, of an unreachable database, of a run that is held, of a report that is r
 end, tasks, sessions and memory are flat, and the next run completes.
 
 Time passes by tests/support/fast_clock.py: a little more than 1,100 rounds each, with --full a week. Without
-it no pause is longer than a second, so that the rounds fit into a third of an hour. A
-transaction that holds a row keeps each version of the rows that workers update, half a version a second, and
-their statements read those; so with --full it is open for a day, and the row is tried every 5 s, not 2.5
-times a second.
+it no pause is longer than a second, so that the rounds fit into a third of an hour; with it whoever looks for
+work or results does so every 5 s, not up to four times a second. A transaction that holds a row is open for a
+day (decisions/0121).
 """
 
 from __future__ import annotations
@@ -42,13 +41,15 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 ROUNDS = 1_110
 DAY_S = 24 * 3600.0
 FULL = bool(os.environ.get("PYENGINE_TEST_FULL"))
-# the longest pause between two rounds, and those that are longer or many times shorter
+# the longest pause between two rounds, and those that are longer or many times shorter than one of the two
 LONGEST_S = 5.0 if FULL else 1.0
 PAUSES = (
     "pyengine.core.client.psycopg_transport._POLL_LONGEST_S",
     "pyengine.core.client.results.POLL_LONGEST_S",
     "pyengine.core.database.connection._BACKOFF_MAX_S",
     "pyengine.core.worker.worker._POLL_LONGEST_S",
+    "pyengine.doors.gateway.courier.courier._LONGEST_S",
+    "pyengine.features.calls.adapter_worker._POLL_LONGEST_S",
 )
 pytestmark = [
     pytest.mark.new_database("a clock that is set"),
@@ -70,9 +71,8 @@ def time(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastClock]:
         monkeypatch.setattr("pyengine.core.worker.blocked_runs._PAUSE_MAX_S", 5.0)
         # what is locked is still known when it is tried again
         monkeypatch.setattr("pyengine.core.worker.blocked_runs._FORGET_AFTER_S", 25.0)
-    else:
-        for name in PAUSES:
-            monkeypatch.setattr(name, LONGEST_S)
+    for name in PAUSES:
+        monkeypatch.setattr(name, LONGEST_S)
     # pytest keeps every record
     logging.disable()
     yield made
