@@ -16,16 +16,18 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyengine.errors import EmbeddedPostgresError
 
-if sys.platform != "win32":
+try:
     import pwd
+except ModuleNotFoundError:  # some builds of Python have none; a URL is enough for them
+    if not TYPE_CHECKING:
+        pwd = None
 
 OLDEST_MAJOR = 15
 _WHEELS = (
@@ -183,7 +185,7 @@ def user_name(uid: int) -> str:
     """Return the name of a user, or its number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
+    except (KeyError, AttributeError):
         return str(uid)
 
 
@@ -238,7 +240,7 @@ def _major(version: str) -> int:
 def _account(name: str) -> Account | None:
     try:
         entry = pwd.getpwnam(name)
-    except KeyError:
+    except (KeyError, AttributeError):
         return None
     return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
 

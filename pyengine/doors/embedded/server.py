@@ -19,6 +19,7 @@ itself.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shlex
@@ -42,7 +43,7 @@ from pyengine.doors.embedded.binaries import Binaries, find_binaries, server_acc
 from pyengine.doors.embedded.postmaster import ELSEWHERE, Postmaster, ServerFolder, answers, wait_for
 from pyengine.errors import EmbeddedPostgresError
 
-if sys.platform != "win32":
+with contextlib.suppress(ModuleNotFoundError):  # needed where a server is started; a URL does without
     import fcntl
 
 _POLL_S = 0.003
@@ -147,7 +148,15 @@ def default_data_dir() -> Path:
         return Path(named)
     if sys.platform != "win32" and os.geteuid() == 0:
         return _ROOT_DATA_DIR
-    return Path(platformdirs.user_data_dir("pyengine", appauthor=False))
+    folder = Path()
+    with contextlib.suppress(RuntimeError):  # older versions leave a "~" that nothing says the folder of
+        folder = Path(platformdirs.user_data_dir("pyengine", appauthor=False))
+    if not folder.is_absolute():
+        raise EmbeddedPostgresError(
+            f"The user {user_name(os.geteuid())} has no home folder for the embedded Postgres. Set HOME or "
+            "PYENGINE_DATA_DIR to a folder, or PYENGINE_DATABASE_URL to a server."
+        )
+    return folder
 
 
 def _problem_of_url(url: str) -> str | None:

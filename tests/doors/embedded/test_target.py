@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,28 @@ def test_the_usual_folder_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("PYENGINE_DATA_DIR", "")
     with pytest.raises(EmbeddedPostgresError, match="PYENGINE_DATA_DIR is set but empty"):
         default_data_dir()
+
+
+def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A uid that has no entry, as in containers, and no HOME: the folder would be called ~ (C097)."""
+    for name in ("HOME", "XDG_DATA_HOME", "PYENGINE_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(EmbeddedPostgresError, match=r"54321 has no home folder .* Set HOME or PYENGINE_"):
+        database_url()
+    assert database_url(ONE).url == ONE
+
+
+def test_a_python_without_pwd_and_fcntl_takes_a_url() -> None:
+    """Both are for the embedded server; some builds of Python have none (C097)."""
+    code = (
+        "import sys; sys.modules['fcntl'] = sys.modules['pwd'] = None\n"
+        "from pyengine.doors.embedded.binaries import server_account, user_name\n"
+        "from pyengine.doors.embedded import database_url\n"
+        f"assert database_url({ONE!r}).url and user_name(7) == '7'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_folder_of_root_does_not_depend_on_his_home(
