@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from pyengine.features.promises.client import Opaque
     from pyengine.features.promises.records import PromiseConflict, PromiseRecord
     from pyengine.features.schedules.client import Schedule
+    from pyengine.features.schedules.policy import SchedulePolicy
     from pyengine.features.sql.sql_errors import SqlError
     from pyengine.features.sql.sql_values import Record
     from pyengine.features.sql.transaction import Transaction
@@ -128,6 +129,7 @@ __all__ = [
     "RunStatus",
     "RunTimedOut",
     "Schedule",
+    "SchedulePolicy",
     "SchemaMismatch",
     "Secret",
     "Signal",
@@ -164,6 +166,7 @@ _HOMES = {
     "RunMoment": "core.client.run_status",
     "RunStatus": "core.client.run_status",
     "Schedule": "features.schedules.client",
+    "SchedulePolicy": "features.schedules.policy",
     "Secret": "features.http.records",
     "Signal": "core.definitions.signals",
     "SqlError": "features.sql.sql_errors",

@@ -249,6 +249,9 @@ class Schedules:
     next = _of_schedules(awaiting_schedules.Schedules.next)
     pause = _of_schedules(awaiting_schedules.Schedules.pause)
     resume = _of_schedules(awaiting_schedules.Schedules.resume)
+    trigger = _of_schedules(awaiting_schedules.Schedules.trigger)
+    backfill = _of_schedules(awaiting_schedules.Schedules.backfill)
+    instants = _of_schedules(awaiting_schedules.Schedules.instants)
     delete = _of_schedules(awaiting_schedules.Schedules.delete)
     list = _of_schedules(awaiting_schedules.Schedules.list)
 

@@ -36,7 +36,8 @@ as $$
 begin
   truncate durable._promises, durable._tasks, durable._resumes, durable._callbacks, durable._listeners, durable._executions,
     durable._journal, durable._journal_values, durable._inboxes, durable._signals, durable._join_sets, durable._members,
-    durable._forks, durable._unblocks, durable._hints, durable._schedules, durable._row_waits, durable._row_events,
+    durable._forks, durable._unblocks, durable._hints, durable._schedules, durable._schedule_instants, durable._row_waits,
+    durable._row_events,
     durable._removed, durable._removed_signals, durable._backlog, durable._retention, durable._progress, durable._objects,
     durable._object_uses, durable._closures, durable._refs, durable._pins, durable._pin_log, durable._calls,
     durable._call_attempts, durable._call_waiters, durable._call_steps, durable._call_polls, durable._claims,

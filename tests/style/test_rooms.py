@@ -63,6 +63,7 @@ TESTED_ELSEWHERE = {
     "removal",
     *("check_scope", "side_rows", "start_checks", "fork_plan", "site_views", "replay_check"),
     *("keys", "call_locks", "call_try_locks", "call_views"),
+    *("when", "due", "firing", "schedule_steering", "schedule_texts"),
 }
 
 

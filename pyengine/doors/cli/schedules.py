@@ -1,4 +1,4 @@
-"""``pyengine schedules``: the schedules, and pause, resume and delete.
+"""``pyengine schedules``: the schedules, what became of their instants, and the verbs that steer them.
 
 Lives here: its options and output. May not: contain SQL (``admin/queries_schedules.py``), or decide.
 Instants are shown in the time zone of their schedule.
@@ -6,7 +6,8 @@ Instants are shown in the time zone of their schedule.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
+from json import loads
 from typing import TYPE_CHECKING, Annotated, Any
 from zoneinfo import ZoneInfo
 
@@ -18,16 +19,31 @@ from pyengine.doors.cli.display.columns import Column, print_columns
 from pyengine.doors.cli.display.ids import cut_all
 from pyengine.doors.cli.output import printable
 from pyengine.doors.cli.runs import checked_text
-from pyengine.features.schedules.statements import PAUSE_SCHEDULE, RESUME_SCHEDULE, UNSCHEDULE
+from pyengine.errors import InvalidRequest, NotFound
+from pyengine.features.schedules.statements import (
+    BACKFILL_SCHEDULE,
+    PAUSE_SCHEDULE,
+    READ_SCHEDULE,
+    RESUME_SCHEDULE,
+    SCHEDULE_INSTANTS,
+    TRIGGER_SCHEDULE,
+    UNSCHEDULE,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _ID_WIDTH = 40
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the schedule.")]
+Overlapping = Annotated[
+    str | None,
+    typer.Option("--overlap", help="Instead of its own: allow, skip, buffer_one, buffer_all, cancel."),
+]
 
 app = typer.Typer(
-    help="Schedules: list, pause, resume, delete.", invoke_without_command=True, rich_markup_mode=None
+    help="Schedules: list, show, pause, resume, trigger, backfill, delete.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
 )
 
 
@@ -59,7 +75,7 @@ def _default(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Schedules: list, pause, resume, delete."""
+    """Schedules: list, show, pause, resume, trigger, backfill, delete."""
     before: dict[str, Any] = ctx.obj or {}
     given = {"database_url": database_url, "data_dir": data_dir, "as_json": as_json}
     remember(ctx, {key: value or before.get(key) for key, value in given.items()})
@@ -68,12 +84,65 @@ def _default(
 
 
 @command(app)
-def pause(at: Invocation, id: Id) -> None:
+def show(
+    at: Invocation,
+    id: Id,
+    count: Annotated[int, typer.Option("--last", "-n", min=1, max=100, help="So many instants.")] = 20,
+) -> None:
+    """Show what became of the latest instants of a schedule, the latest first."""
+    with asked(at, "schedules") as db:
+        known = db.rows(READ_SCHEDULE, checked_text("an id", id))
+        if not known:
+            raise NotFound(f"there is no schedule {id!r}", hint=at.line("schedules"))
+        instants = db.rows(SCHEDULE_INSTANTS, id, count)
+    one = known[0]
+    document = {**one, "args": loads(one["args"]), "tags": loads(one["tags"]), "instants": instants}
+    at.out.answer(document, lambda console: _print_one(console, one, instants, at.out.width()))
+
+
+@command(app)
+def pause(
+    at: Invocation,
+    id: Id,
+    reason: Annotated[str | None, typer.Option("--reason", "-r", help="Why, for those who look.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="INSTANT", help="It goes on by itself then.")
+    ] = None,
+) -> None:
     """Pause a schedule: instants that pass meanwhile are left out."""
     with asked(at, "schedules") as db:
-        db.ask(PAUSE_SCHEDULE, checked_text("an id", id))
+        db.ask(PAUSE_SCHEDULE, checked_text("an id", id), reason, until and _read(until), None)
     _answer(at, id, {"state": "paused"}, "paused")
     at.out.remark(f"it goes on with: {at.line('schedules', 'resume', id)}")
+
+
+@command(app)
+def trigger(at: Invocation, id: Id, overlap: Overlapping = None) -> None:
+    """Start a run of a schedule now, paused or not."""
+    with asked(at, "schedules") as db:
+        one = db.ask(TRIGGER_SCHEDULE, checked_text("an id", id), overlap)
+    _answer(at, id, dict(one), f"{one['outcome']}: run {printable(one['run'])}")
+
+
+@command(app)
+def backfill(
+    at: Invocation,
+    id: Id,
+    since: Annotated[str, typer.Argument(metavar="SINCE", help="Its begin: 2026-03-01T00:00Z.")],
+    until: Annotated[str, typer.Argument(metavar="UNTIL", help="Its end, in the past.")],
+    at_once: Annotated[bool, typer.Option("--at-once", help="All at once, not one after the other.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Start them; without it they are counted.")] = False,
+) -> None:
+    """Count, or start, the runs of instants of a range that have none."""
+    overlap = "allow" if at_once else "buffer_all"
+    with asked(at, "schedules") as db:
+        one = db.ask(
+            BACKFILL_SCHEDULE, checked_text("an id", id), _read(since), _read(until), overlap, not yes
+        )
+    text = f"{one['instants']} instants without a run, {one['started']} started, {one['buffered']} buffered"
+    _answer(at, id, dict(one), text)
+    if not yes:
+        at.out.remark("nothing was started; --yes starts them")
 
 
 @command(app)
@@ -120,6 +189,50 @@ def _print_all(console: Console, found: list[dict[str, Any]], width: int | None)
         Column(title="NEXT", cells=instants, rank=1),
     ]
     print_columns(console, columns, width)
+
+
+def _print_one(
+    console: Console, one: dict[str, Any], instants: list[dict[str, Any]], width: int | None
+) -> None:
+    """Print when a schedule fires, its policies, and a line for each instant."""
+    zone = _zone(one["timezone"])
+    lines = [f"{one['id']}  {one['state']}  {one['description']}", f"starts {one['workflow'] or 'promises'}"]
+    if one["state"] == "paused":
+        until = f" until {_instant(one['paused_until'], zone)}" if one["paused_until"] else ""
+        lines.append(f"paused{until} by {one['paused_by']}: {one['pause_reason'] or 'no reason given'}")
+    for name in ("overlap", "catch_up", "jitter", "starts_at", "ends_at", "runs_left", "pause_after"):
+        value = one[name]
+        if value is not None and value != "allow" and value != timedelta():
+            text = _instant(value, zone) if isinstance(value, datetime) else str(value)
+            lines.append(f"{name.replace('_', ' ')}: {text}")
+    lines.append(f"next: {_instant(one['next_at'], zone) or 'none'}")
+    for line in lines:
+        console.print(printable(line), soft_wrap=True)
+    if not instants:
+        return
+    rows = [
+        (_instant(each["at"], zone), each["outcome"], printable(each["run"] or each["reason"]))
+        for each in instants
+    ]
+    ats, outcomes, what = ([printable(cell) for cell in cells] for cells in zip(*rows, strict=True))
+    columns = [
+        Column(title="INSTANT", cells=ats, rank=0),
+        Column(title="OUTCOME", cells=outcomes, rank=1),
+        Column(title="RUN, OR WHY NONE", cells=what, rank=2, least=12, enough=40),
+    ]
+    print_columns(console, columns, width)
+
+
+def _read(text: str) -> datetime:
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise InvalidRequest(
+            f"{text!r} is no instant with its offset", hint="2026-03-01T09:00+01:00, or ...Z"
+        )
+    return instant
 
 
 def _zone(name: str) -> tzinfo:

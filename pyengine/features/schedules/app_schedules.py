@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from pyengine.core.definitions.registry import Workflow
 from pyengine.errors import InvalidRequest
 from pyengine.features.schedules.definition import ScheduleDef, checked_schedule_id
+from pyengine.features.schedules.policy import SchedulePolicy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +37,7 @@ class AppSchedules:
         kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
         tags: Mapping[str, str] | None = None,
+        policy: SchedulePolicy | None = None,
     ) -> Callable[[Workflow[P, R]], Workflow[P, R]]:
         """Start a run of a workflow at every instant of a cron expression; stands above `@app.workflow`.
 
@@ -45,17 +47,17 @@ class AppSchedules:
         deadline are the workflow's.
 
         Args:
-            cron: five fields (minute, hour, day, month, weekday), or six with seconds first.
+            cron: "0 3 * * mon-fri", "every 90 minutes", "at 2026-03-01 09:00"; several with ";" between.
             timezone: a full name such as "Europe/Berlin".
             id: id of the schedule; the name of the workflow by default.
             args: arguments of the runs.
             kwargs: arguments by name.
             priority: smaller is claimed first.
             tags: tags of the runs.
+            policy: overlap, window and limits.
 
         Raises:
-            InvalidRequest: it decorates no workflow, the cron expression is none, another schedule has that
-                id, there is no such time zone, or the arguments do not fit the workflow.
+            InvalidRequest: a workflow, id, expression, time zone or argument is wrong.
         """
         texts: tuple[object, ...] = (cron, timezone)
         if not all(isinstance(text, str) for text in texts):
@@ -78,6 +80,7 @@ class AppSchedules:
                 kwargs=dict(kwargs or {}),
                 priority=priority,
                 tags=dict(tags or {}),
+                policy=policy or SchedulePolicy(),
             )
             schedule.check()
             self._add_schedule(schedule)

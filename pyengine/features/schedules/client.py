@@ -1,6 +1,7 @@
-"""Schedules: runs that begin at the instants of a cron expression.
+"""Schedules: runs that begin by the clock.
 
-Lives here: `Schedules`, the attribute `schedules` of a client, and `Schedule`, one of them as it is now. May
+Lives here: `Schedules`, the attribute `schedules` of a client, `Schedule`, one of them as it is now, and
+what it answers. May
 not: a decision, or reading cron expressions; SQL does both (sql/logic/features/75_schedules). Design: the run
 of an instant has an id made from the schedule's id and the instant, so it begins once, whichever worker
 starts it.
@@ -25,13 +26,17 @@ from pyengine.core.definitions.services import SERVICE, sql_arguments
 from pyengine.core.values.codec import Codec
 from pyengine.errors import NotFound
 from pyengine.features.schedules.definition import checked_schedule_id, scheduled_input
+from pyengine.features.schedules.policy import Overlap, SchedulePolicy
 from pyengine.features.schedules.statements import (
+    BACKFILL_SCHEDULE,
     LIST_SCHEDULES,
     NEXT_INSTANTS,
     PAUSE_SCHEDULE,
     READ_SCHEDULE,
     RESUME_SCHEDULE,
     SCHEDULE,
+    SCHEDULE_INSTANTS,
+    TRIGGER_SCHEDULE,
     UNSCHEDULE,
 )
 
@@ -63,6 +68,19 @@ class Schedule:
         last_id: id of the run of that instant.
         paused_at: since when it is paused.
         created_at: the instant of its creation.
+        description: when it fires, in words and in its time zone.
+        overlap: what becomes of an instant while the latest run goes on; see `SchedulePolicy`.
+        catch_up: the window of instants that it makes up for; None means all.
+        jitter: a run begins up to this much later than its instant.
+        starts_at: no instant is before it.
+        ends_at: no instant is after it.
+        max_runs: its limit of runs.
+        runs_left: how many of them are left.
+        pause_after: so many failures in a row pause it.
+        paused_until: when its pause ends by itself.
+        paused_by: who paused it; "pyengine" after failures in a row.
+        pause_reason: why it is paused.
+        latest_run: the run that it started last under a policy.
     """
 
     id: str
@@ -83,10 +101,58 @@ class Schedule:
     last_id: str | None
     paused_at: datetime | None
     created_at: datetime
+    description: str
+    overlap: Overlap
+    catch_up: timedelta | None
+    jitter: timedelta
+    starts_at: datetime | None
+    ends_at: datetime | None
+    max_runs: int | None
+    runs_left: int | None
+    pause_after: int | None
+    paused_until: datetime | None
+    paused_by: str | None
+    pause_reason: str | None
+    latest_run: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleInstant:
+    """The outcome of an instant of a schedule.
+
+    Args:
+        at: the instant; of several without a run of their own the begin of their time.
+        upto: the same, or the end of their time.
+        outcome: "started", "completed", "failed", "cancelled" or "timed_out", of its run; "skipped",
+            "missed", "paused" or "buffered", if it has none.
+        run: its run.
+        reason: why it has none.
+    """
+
+    at: datetime
+    upto: datetime
+    outcome: str
+    run: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """The instants and runs of a backfill.
+
+    Args:
+        instants: how many instants of the range have no run.
+        started: how many runs it has started.
+        buffered: how many wait for the one before them.
+    """
+
+    instants: int
+    started: int
+    buffered: int
 
 
 class Schedules:
-    """Creates, lists, pauses and deletes schedules.
+    """Creates, lists, steers and deletes schedules.
 
     Args:
         transport: the way to the database.
@@ -114,32 +180,31 @@ class Schedules:
         deadline: Duration | None = None,
         priority: int = 0,
         tags: Mapping[str, str] | None = None,
+        policy: SchedulePolicy | None = None,
         replace: bool = False,
         conn: Any = None,
         **kwargs: Any,
     ) -> Schedule:
         """Start a run of a workflow at every instant of a cron expression; `durable.schedule` in SQL.
 
-        A parameter of the workflow named `scheduled_at` gets the instant, in the time zone of the schedule.
+        A parameter named `scheduled_at` gets the instant, in the time zone of the schedule.
 
         Args:
             id: id of the schedule, up to 480 bytes; the same call again finds the schedule.
-            cron: five fields (minute, hour, day, month, weekday), or six with seconds first.
+            cron: when it fires, as `@app.schedule` takes it.
             workflow: the workflow, its name, or a service in SQL like "sql://billing.close_month".
             args: its arguments, and those by name.
-            timezone: a full name such as "Europe/Berlin".
-            queue: None means the queue that the workflow declares, or "default".
-            version: None means the workflow's own version, or "1".
-            deadline: a run that takes longer times out; None means the workflow's own, or never.
-            priority: smaller is claimed first.
-            tags: tags of the runs.
+            timezone: such as "Europe/Berlin".
+            queue, version, deadline: of the runs; None means the workflow's own.
+            priority, tags: of the runs; a smaller priority is claimed first.
+            policy: overlap, window and limits.
             replace: replace a schedule of runs that has this id and says something else.
             conn: a connection of yours, in whose transaction it is created.
 
         Raises:
             Conflict: a schedule with this id says something else.
             NotFound: no worker has registered this workflow, while others are known.
-            InvalidRequest: the expression, the time zone, an argument or an option is wrong.
+            InvalidRequest: an expression, argument or option is wrong.
         """
         target = target_of(self._registry, workflow, queue=queue, version=version, timeout=deadline)
         if target.name.startswith(SERVICE):
@@ -159,6 +224,7 @@ class Schedules:
             tags_text(tags),
             target.definition is not None,
             replace,
+            *(policy or SchedulePolicy()).columns().values(),
         )
         return _schedule(await self._transport.first_row(conn, READ_SCHEDULE, id))
 
@@ -190,13 +256,29 @@ class Schedules:
         """
         return list((await self._request(NEXT_INSTANTS, None, id, count))["instants"])
 
-    async def pause(self, id: str, *, conn: Any = None) -> None:
+    async def pause(
+        self,
+        id: str,
+        reason: str | None = None,
+        *,
+        until: datetime | None = None,
+        by: str | None = None,
+        conn: Any = None,
+    ) -> None:
         """Pause a schedule: instants that pass until `resume` are left out. Its runs go on.
+
+        Args:
+            id: its id.
+            reason: why, for those who look at it.
+            until: it goes on by itself then; None means `resume` lets it go on.
+            by: who; None means the database's user.
+            conn: a connection of yours, in whose transaction it is paused.
 
         Raises:
             NotFound: there is no such schedule.
+            InvalidRequest: `until` is over.
         """
-        await self._request(PAUSE_SCHEDULE, conn, id)
+        await self._request(PAUSE_SCHEDULE, conn, id, reason, until, by)
 
     async def resume(self, id: str, *, conn: Any = None) -> datetime | None:
         """Let a paused schedule go on, and return its next instant.
@@ -205,6 +287,64 @@ class Schedules:
             NotFound: there is no such schedule.
         """
         return cast("datetime | None", (await self._request(RESUME_SCHEDULE, conn, id))["next_at"])
+
+    async def trigger(self, id: str, *, overlap: Overlap | None = None, conn: Any = None) -> str | None:
+        """Start a run of a schedule now, paused or not, and return its id; `durable.trigger_schedule` in SQL.
+
+        Its instant is the current second. A run that waits for the latest one has its id already.
+
+        Args:
+            id: its id.
+            overlap: instead of the schedule's own.
+            conn: a connection of yours, in whose transaction it starts.
+
+        Returns:
+            The id of the run; None if the latest one goes on and the overlap leaves this one out.
+
+        Raises:
+            NotFound: there is no such schedule.
+            Conflict: its limit of runs is reached.
+        """
+        answer = await self._request(TRIGGER_SCHEDULE, conn, id, overlap)
+        return None if answer["outcome"] == "skipped" else str(answer["run"])
+
+    async def backfill(
+        self,
+        id: str,
+        since: datetime,
+        until: datetime,
+        *,
+        overlap: Literal["allow", "buffer_all"] = "buffer_all",
+        dry_run: bool = False,
+        conn: Any = None,
+    ) -> Backfill:
+        """Start runs of the instants of a range that is over, those that have none.
+
+        Args:
+            id: its id.
+            since: the begin of the range.
+            until: its end, which is not ahead; 10000 instants at most.
+            overlap: "buffer_all" runs one after the other, "allow" all at once.
+            dry_run: only count them.
+            conn: a connection of yours, in whose transaction they start.
+
+        Raises:
+            NotFound: there is no such schedule.
+            InvalidRequest: the range is not over, or has too many instants.
+        """
+        answer = await self._request(BACKFILL_SCHEDULE, conn, id, since, until, overlap, dry_run)
+        return Backfill(**{name: answer[name] for name in ("instants", "started", "buffered")})
+
+    async def instants(self, id: str, limit: int = 20) -> list[ScheduleInstant]:
+        """Return what became of the latest instants of a schedule, the latest first.
+
+        Args:
+            id: its id.
+            limit: at most so many.
+        """
+        names = ScheduleInstant.__dataclass_fields__
+        rows = await self._transport.rows(SCHEDULE_INSTANTS, id, limit)
+        return [ScheduleInstant(**{name: row[name] for name in names}) for row in rows]
 
     async def delete(self, id: str, *, conn: Any = None) -> None:
         """Delete a schedule; its runs go on. One that code declares comes back when a worker starts.

@@ -20,7 +20,8 @@ from pyengine.core.definitions.definition import WorkflowDef
 from pyengine.core.definitions.signatures import Signature
 from pyengine.core.values.texts import is_text
 from pyengine.errors import EncodeError, InvalidRequest
-from pyengine.features.schedules.cron import HINT, flaw_of
+from pyengine.features.schedules.expression import check_expression
+from pyengine.features.schedules.policy import SchedulePolicy
 
 INSTANT = "{{.instant}}"
 """In the arguments of a schedule: becomes the instant, in the time zone of the schedule."""
@@ -38,13 +39,14 @@ class ScheduleDef:
 
     Args:
         id: its id.
-        cron: its cron expression.
+        cron: when it fires.
         timezone: the time zone in which it is read.
         workflow: the workflow of which each instant starts a run.
         args: arguments of the runs.
         kwargs: arguments by name.
         priority: priority of the runs.
         tags: tags of the runs.
+        policy: overlap, window, jitter, begin, end and limits.
     """
 
     id: str
@@ -55,16 +57,19 @@ class ScheduleDef:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     priority: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
+    policy: SchedulePolicy = field(default_factory=SchedulePolicy)
 
     def check(self) -> None:
         """Check what the code alone shows, so that an error names the declaration.
 
         Raises:
-            InvalidRequest: the cron expression is none, there is no such time zone, or the arguments do not
+            InvalidRequest: the expression cannot be read, there is no such time zone, or the arguments do not
                 fit the workflow.
         """
-        if flaw := flaw_of(self.cron):
-            raise InvalidRequest(f"schedule {self.id}: cron {self.cron!r}: {flaw}", hint=HINT)
+        try:
+            check_expression(self.cron)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"schedule {self.id}: {error.message}", hint=error.hint) from None
         if not _is_zone(self.timezone) and _is_zone("Europe/Berlin"):  # this machine knows time zones
             raise InvalidRequest(
                 f"schedule {self.id}: there is no time zone {self.timezone!r}",
@@ -98,6 +103,7 @@ class ScheduleDef:
             "deadline": workflow.deadline_ms,
             "priority": self.priority,
             "tags": dict(self.tags),
+            **self.policy.columns(),
         }
 
 

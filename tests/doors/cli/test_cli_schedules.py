@@ -44,3 +44,25 @@ def test_pause_resume_delete(at_database: Any, yearly: str) -> None:
     for verb in ("pause", "resume", "delete"):
         refused = at_database("schedules", verb, yearly)
         assert refused.code == 3 and "pyengine schedules" in refused.err
+
+
+def test_steering(at_database: Any, conn: Connection) -> None:
+    """A run now, a count and a start of what is over, a pause with its reason, and what became of each."""
+    conn.execute(
+        "select durable.schedule('hourly', '@hourly', workflow => 'report', any_workflow => true, "
+        "overlap => 'skip')"
+    )
+    triggered = at_database("schedules", "trigger", "hourly", "--json").document
+    assert triggered["outcome"] == "started"
+    span = ("2026-01-01T00:00Z", "2026-01-01T02:00Z")
+    counted = at_database("schedules", "backfill", "hourly", *span)
+    assert "3 instants without a run, 0 started, 0 buffered" in counted.out and "--yes" in counted.err
+    assert at_database("schedules", "backfill", "hourly", *span, "--yes", "--json").document["buffered"] == 3
+    at_database("schedules", "pause", "hourly", "--reason", "moving house", "--until", "2100-01-01T00:00Z")
+    shown = at_database("schedules", "show", "hourly").out
+    assert "at minute 0 of every hour, UTC" in shown and "moving house" in shown and "overlap: skip" in shown
+    assert triggered["run"] in shown and "buffered" in shown
+    assert at_database("schedules", "show", "hourly", "--json").document["paused_until"].startswith("2100")
+    refused = at_database("schedules", "backfill", "hourly", "yesterday", "2026-01-01T00:00Z")
+    assert refused.code == 2 and "is no instant" in refused.err
+    assert at_database("schedules", "show", "nothing").code == 3

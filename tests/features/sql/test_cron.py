@@ -6,6 +6,7 @@ The oracle never parses: an expression is made together with its meaning, and lo
 
 from __future__ import annotations
 
+import calendar
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +18,8 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pytest
 
-from pyengine import App
-from pyengine.errors import InvalidRequest
-from pyengine.features.schedules.cron import flaw_of
+from pyengine import InvalidRequest
+from pyengine.features.schedules.expression import check_expression
 from tests.support.verbs import Call, Connection, ask
 
 HOUR = 3_600_000
@@ -59,6 +59,27 @@ TABLE = """
 0 22-2 * * * | UTC 2027-01-15T22:00Z 2027-01-15T23:00Z 2027-01-16T00:00Z
 0 22-2/2 * * * | UTC 2027-01-15T20:00Z 2027-01-15T22:00Z 2027-01-16T00:00Z 2027-01-16T02:00Z
 0 22-2/2 * * * | UTC 2027-01-16T02:00Z 2027-01-16T22:00Z
+0 9 * * sunday | UTC 2027-01-15T08:00Z 2027-01-17T09:00Z 2027-01-24T09:00Z
+0 9 1 january,December * | UTC 2027-01-15T09:00Z 2027-12-01T09:00Z 2028-01-01T09:00Z
+0 0 L * * | UTC 2027-01-31T00:00Z 2027-02-28T00:00Z 2027-03-31T00:00Z
+0 0 L 2 * | UTC 2027-02-28T00:00Z 2028-02-29T00:00Z 2029-02-28T00:00Z
+0 0 15,L-2 * * | UTC 2027-01-15T00:00Z 2027-01-29T00:00Z 2027-02-15T00:00Z 2027-02-26T00:00Z
+0 0 L-30 * * | UTC 2027-01-15T00:00Z 2027-03-01T00:00Z 2027-05-01T00:00Z
+0 9 * * FRI#2 | UTC 2027-01-08T09:00Z 2027-02-12T09:00Z 2027-03-12T09:00Z 2027-04-09T09:00Z
+0 9 * * 5#5 | UTC 2027-01-08T09:00Z 2027-01-29T09:00Z 2027-04-30T09:00Z
+0 9 * * MON#1,friL | UTC 2027-01-15T09:00Z 2027-01-29T09:00Z 2027-02-01T09:00Z 2027-02-26T09:00Z
+0 9 * * 7L | UTC 2027-01-15T09:00Z 2027-01-31T09:00Z 2027-02-28T09:00Z
+0 0 L * MON#1 | UTC 2027-01-31T00:00Z 2027-02-01T00:00Z 2027-02-28T00:00Z 2027-03-01T00:00Z
+every 90 minutes | UTC 1969-12-31T23:59:59.999Z 1970-01-01T00:00Z 1970-01-01T01:30Z
+every 6h offset 10m | Europe/Berlin 2027-01-15T08:00Z 2027-01-15T12:10Z 2027-01-15T18:10Z 2027-01-16T00:10Z
+EVERY 1 day 2 hours | UTC 1970-01-01T00:00Z 1970-01-02T02:00Z 1970-01-03T04:00Z
+at 2027-03-01 09:00 | Europe/Berlin 2027-01-15T08:00Z 2027-03-01T09:00+01:00 None
+at 2027-03-01T09:00:30Z | Europe/Berlin 2027-01-15T08:00Z 2027-03-01T09:00:30Z None
+at 2027-03-01 09:00 -05:00 | UTC 2027-01-15T08:00Z 2027-03-01T14:00Z None
+at 2027-03-28 02:30 | Europe/Berlin 2027-01-15T08:00Z 2027-03-28T03:00+02:00 None
+at 2027-10-31 02:30 | Europe/Berlin 2027-01-15T08:00Z 2027-10-31T02:30+02:00 None
+0 9 * * mon; 30 17 * * fri | UTC 2027-01-15T08:00Z 2027-01-15T17:30Z 2027-01-18T09:00Z 2027-01-22T17:30Z
+0 * * * *; every 1h; at 2027-01-15 08:30 | UTC 2027-01-15T08:00Z 2027-01-15T08:30Z 2027-01-15T09:00Z
 0 0 13 * FRI | UTC 2027-02-05T00:00Z 2027-02-12T00:00Z 2027-02-13T00:00Z 2027-02-19T00:00Z
 0 0 */2 * MON | UTC 2027-01-15T08:00Z 2027-01-25T00:00Z 2027-02-01T00:00Z
 0 0 13 * */7 | UTC 2027-01-15T08:00Z 2027-06-13T00:00Z
@@ -118,6 +139,18 @@ TABLE = """
 ROWS = [row for row in TABLE.split("\n") if row]
 # cron -> words of the refusal
 UNREADABLE = {
+    "every": "'every': '' is no interval",
+    "every month": "'every month': 'month' is no interval",
+    "every 2 months": "a month has no fixed length",
+    "every 10ms": "an interval has 1 second to 366 days",
+    "every -1h": "an interval has 1 second to 366 days",
+    "every 1h offset 1h": "an offset is shorter than its interval",
+    "at noon": "'at noon' is no instant",
+    "at 2027-02-29 09:00": "the calendar has no such day",
+    "at 2027-02-28 25:00": "the calendar has no such day, or the clock no such time",
+    "0 9 * * *;": "One of the expressions in '0 9 * * *;' is empty",
+    "0 9 * * *; 61 * * * *": "minute: '61' goes beyond 0 to 59",
+    "; ".join(["@daily"] * 17): "16 expressions at most, this one has 17",
     "": "1 to 512 bytes",
     "0 " * 300: "1 to 512 bytes",
     "* * * *": "4 fields",
@@ -134,7 +167,7 @@ UNREADABLE = {
     "* * 32 * *": "day of month: '32' goes beyond 1 to 31",
     "* * * 13 *": "month: '13' goes beyond 1 to 12",
     "* * * * 8": "day of week: '8' goes beyond 0 to 7",
-    "* * * * MONDAY": "day of week: 'MONDAY' is not understood",
+    "* * * * MONDAYS": "day of week: 'MONDAYS' is not understood",
     "* * * MON *": "month: 'MON' is not understood",
     "1-70 * * * *": "minute: '1-70' goes beyond",
     "*/0 * * * *": "minute: the step in '*/0'",
@@ -147,9 +180,13 @@ UNREADABLE = {
     "? * * * *": "minute: '?' is not understood",
     "* * ?-3 * *": "day of month: '?-3' is not understood",
     "* * 28-3 * *": "day of month: '28-3' runs backwards",
-    "* * L * *": "day of month: 'L' is not understood",
-    "* * * * MON#2": "day of week: 'MON#2' is not understood",
-    "* * 15W * *": "day of month: '15W' is not understood",
+    "* * L-31 * *": "day of month: 'L-31' is not understood",
+    "* * * * MON#6": "day of week: 'MON#6' is not understood",
+    "* * * * L": "day of week: 'L' is not understood",
+    "* * 2#1 * *": "day of month: '2#1' is not understood",
+    "H * * * *": "minute: 'H' is not understood",
+    "@every 5m": "'@every 5m' is not understood",
+    "* * 15W * *": "day of month: '15W'",
     "١ * * * *": "minute: '١' is not understood",
 }
 
@@ -163,7 +200,7 @@ def ms(text: str) -> int:
 
 def following(cron: str, zone: str, after_ms: int) -> Call:
     """The next instant of a cron expression."""
-    return "select durable._cron_next(%s, %s, %s)", (cron, zone, after_ms)
+    return "select durable._schedule_next(%s, %s, %s)", (cron, zone, after_ms)
 
 
 def instants(conn: Connection, cron: str, zone: str, after_ms: int, until_ms: int) -> list[Any]:
@@ -190,33 +227,26 @@ def test_the_next_instant(conn: Connection, row: str) -> None:
         assert ask(conn, following(cron, zone, ms(before))) == (expected,), f"after {before}"
 
 
-# what the text alone does not show, or only SQL looks at
-_FOR_SQL = {"*/0 * * * *", "*/90 * * * *", "* */25 * * *", "*-5 * * * *", "* * ?-3 * *", "* * 28-3 * *"}
-_FOR_SQL.add("? * * * *")
-
-
-def test_a_decorator_refuses_what_sql_refuses() -> None:
-    """The check of Python takes all that SQL takes, and refuses most of the rest in its words (C078)."""
-    assert {cron for cron in UNREADABLE if flaw_of(cron) is None} == _FOR_SQL
-    assert [row for row in ROWS if flaw_of(row.split(" | ")[0])] == []
-    for cron, words in UNREADABLE.items():
-        flaw = flaw_of(cron)
-        assert flaw is None or ":" not in words or words in flaw
-    with pytest.raises(InvalidRequest, match=r"schedule closed: cron 'H 3 .*minute: 'H' is not understood"):
-        App("postgresql://nowhere").schedule("H 3 * * *", id="closed")(
-            App("postgresql://nowhere").workflow(_closed)
-        )
-
-
-async def _closed() -> None: ...
-
-
 @pytest.mark.parametrize("cron", UNREADABLE)
 def test_cron_that_cannot_be_read(conn: Connection, cron: str) -> None:
     """WF004 says which field, and what in it."""
     found = complaint(conn, following(cron, "UTC", 0))
     assert found.startswith("WF004")
     assert UNREADABLE[cron] in found
+
+
+# what a decorator leaves to the server: intervals, calendars, ranges and steps
+LEFT = ("every", "at ", "@daily;", "*/", "* */25", "* * 28-3", "*-5", "? ", "* * ?-3")
+
+
+def test_code_refuses_what_the_server_refuses() -> None:
+    """A decorator takes every expression that can be read, and names what is wrong with most others."""
+    for row in ROWS:
+        check_expression(row.split(" | ")[0])
+    for cron in UNREADABLE:
+        if not cron.startswith(LEFT):
+            with pytest.raises(InvalidRequest):
+                check_expression(cron)
 
 
 def test_the_session_does_not_matter(conn: Connection) -> None:
@@ -232,7 +262,7 @@ class Field:
     """A field as written, and what it means."""
 
     text: str
-    values: frozenset[int]
+    values: frozenset[int | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +292,14 @@ class Cron:
         """Whether a local time is one of it."""
         if local.minute not in self.minute.values or local.hour not in self.hour.values:
             return False
-        day, weekday = local.day in self.day.values, local.isoweekday() % 7 in self.weekday.values
+        length = calendar.monthrange(local.year, local.month)[1]
+        last = local.day > length - 7
+        weekday_number = local.isoweekday() % 7
+        day = bool({local.day, f"L-{length - local.day}"} & self.day.values)
+        weekday = bool(
+            {weekday_number, f"{weekday_number}#{(local.day + 6) // 7}", f"{weekday_number}L" if last else -1}
+            & self.weekday.values
+        )
         both = self.day.text[0] in "*?" or self.weekday.text[0] in "*?"
         fits = (day and weekday) if both else (day or weekday)
         return fits and local.month in self.month.values and local.second in self.second.values
@@ -305,15 +342,26 @@ def some_field(dice: random.Random, low: int, high: int, *, often_any: float) ->
     return Field(text=",".join(map(str, values)), values=frozenset(values))
 
 
+def some_days(dice: random.Random, plain: Field, *, weekdays: bool) -> Field:
+    """A field of days, now and then with one that depends on the length of the month."""
+    if dice.random() < 0.7 or plain.text == "*":
+        return plain
+    if not weekdays:
+        more = f"L-{dice.randint(0, 30)}"
+    else:
+        more = f"{dice.randint(0, 6)}" + dice.choice(["L", f"#{dice.randint(1, 5)}"])
+    return Field(text=f"{plain.text},{'L' if more == 'L-0' else more}", values=plain.values | {more})
+
+
 def some_cron(dice: random.Random, *, six: bool) -> Cron:
     """An expression, dense enough to have instants within days."""
     return Cron(
         second=some_field(dice, 0, 59, often_any=0.2) if six else Field(text="0", values=frozenset({0})),
         minute=some_field(dice, 0, 59, often_any=0.2),
         hour=some_field(dice, 0, 23, often_any=0.3),
-        day=some_field(dice, 1, 31, often_any=0.6),
+        day=some_days(dice, some_field(dice, 1, 31, often_any=0.6), weekdays=False),
         month=some_field(dice, 1, 12, often_any=0.9),
-        weekday=some_field(dice, 0, 6, often_any=0.6),
+        weekday=some_days(dice, some_field(dice, 0, 6, often_any=0.6), weekdays=True),
         six=six,
     )
 

@@ -113,7 +113,8 @@ def test_create_refuses_what_is_malformed(conn: Connection, name: str) -> None:
 def test_refusals_name_the_cause(conn: Connection) -> None:
     """The zone, the day that never comes, and a parameter that is too large."""
     assert "'Mars/Olympus'" in complaint(conn, plan(zone="Mars/Olympus"))
-    assert "'Mars/Olympus'" in complaint(conn, ("select durable._cron_next('@daily', 'Mars/Olympus', 0)", ()))
+    there = "select durable._schedule_next('@daily', 'Mars/Olympus', 0)"
+    assert "'Mars/Olympus'" in complaint(conn, (there, ()))
     assert "'0 0 30 2 *'" in complaint(conn, plan(cron="0 0 30 2 *"))
     ask(conn, ("select durable.set_setting('payload_max_bytes', '2000')", ()))
     assert complaint(conn, plan(data="x" * 2001)).startswith("WF008: Parameter of schedule 's'")

@@ -104,7 +104,7 @@ def live(conn: Connection) -> Leased:
     ask(conn, ("select from durable.schedule_create('each', '* * * * * *', 'at-{{.timestamp}}', 60000)", ()))
     conn.execute(
         "update durable._schedules set created_at = created_at - 3000, "
-        "next_run_at = durable._cron_next(cron, timezone, created_at - 3000)"
+        "next_run_at = durable._schedule_next(cron, timezone, created_at - 3000)"
     )
     conn.execute(SERVICE.encode())
     return Leased(run=leased, child=child)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pytest
 
-from pyengine import App, Conflict, InvalidRequest, NotFound, Worker, ctx
+from pyengine import App, Conflict, InvalidRequest, NotFound, SchedulePolicy, Worker, ctx
 from pyengine.clients import Client
 from pyengine.core.definitions.registry import make_workflow
 from pyengine.features.schedules.definition import scheduled_input
@@ -111,17 +111,70 @@ def test_a_locked_schedule_is_declared_later(dsn: str, conn: Connection) -> None
     asyncio.run(main())
 
 
-def test_a_worker_refuses_an_expression_without_an_instant(dsn: str) -> None:
-    """At its start, with the expression in the message: its text alone shows no flaw."""
+def test_a_wrong_expression_is_refused_where_it_stands(dsn: str) -> None:
+    """At the decorator, and at the start of a worker what only the server can tell."""
     app = App(dsn)
-    app.schedule("0 0 30 2 *")(app.workflow(_report))
+    for cron in ("61 * * * *", "never", "0 9 * * *; x"):
+        with pytest.raises(InvalidRequest, match="schedule _report: cron"):
+            app.schedule(cron)(app.workflow(_report))
+    app.schedule("0 0 30 2 *")(app.workflow(_other))
 
     async def main() -> None:
         async with app.worker():
             pass
 
-    with pytest.raises(InvalidRequest, match=r"(?i)cron"):
+    with pytest.raises(InvalidRequest, match="stands for no instant"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"overlap": "queue"}, "'queue' is no overlap"),
+        ({"catch_up": "soon"}, "catch_up: 'soon' is not a duration"),
+        ({"starts": datetime(2026, 1, 1)}, "starts of a schedule is a datetime with a time zone"),
+        ({"max_runs": 0}, "max_runs of a schedule is a number from 1 on"),
+    ],
+)
+def test_a_policy_is_checked_where_it_stands(options: dict[str, Any], sentence: str) -> None:
+    """With what to write."""
+    with pytest.raises(InvalidRequest, match=sentence):
+        SchedulePolicy(**options)
+
+
+def test_a_policy_of_code_and_its_steering(dsn: str, conn: Connection) -> None:
+    """Declared, paused with a reason, triggered, backfilled, and told; the same verbs without async."""
+    app = App(dsn)
+    ends = datetime(2100, 1, 1, tzinfo=UTC)
+    policy = SchedulePolicy(overlap="skip", catch_up="1h", jitter="1s", ends=ends, max_runs=5, pause_after=3)
+
+    @app.schedule("every 90 minutes; 0 3 * * *", policy=policy)
+    @app.workflow
+    async def report() -> str:
+        await ctx.receive("go")
+        return "done"
+
+    async def main() -> None:
+        async with app.worker(), app.client() as client:
+            one = await client.schedules.get("report")
+            assert (one.overlap, one.catch_up, one.ends_at) == ("skip", timedelta(hours=1), ends)
+            assert (one.runs_left, one.pause_after, one.jitter) == (5, 3, timedelta(seconds=1))
+            assert one.description == "every 90 minutes; and at 03:00, UTC"
+            run = await client.schedules.trigger("report")
+            assert run is not None and await client.schedules.trigger("report", overlap="skip") in (run, None)
+            (told,) = [each for each in await client.schedules.instants("report") if each.run == run]
+            assert told.outcome == "started" and told.at == told.upto
+            await client.schedules.pause("report", "moving house", by="ada")
+
+    asyncio.run(main())
+    with SyncClient(dsn) as blocking:
+        one = blocking.schedules.get("report")
+        assert (one.state, one.paused_by, one.pause_reason) == ("paused", "ada", "moving house")
+        day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+        counted = blocking.schedules.backfill("report", day, day + timedelta(hours=6), dry_run=True)
+        assert (counted.instants, counted.started) == (5, 0)
+        done = blocking.schedules.backfill("report", day, day + timedelta(hours=3))
+        assert done.instants == 3 and done.started + done.buffered == 3
 
 
 async def _report() -> None: ...

@@ -49,7 +49,7 @@ SKIPPERS = frozenset(
         "removal",
         "generations",
         "retention",
-        "schedules",
+        "firing",
         "tick",
         "blocked",
         "closures",

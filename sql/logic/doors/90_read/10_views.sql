@@ -234,12 +234,35 @@ select s.id, case when s.paused_at is not null then 'paused' when s.next_run_at 
        durable._decoded(s.promise_param_data) as args,
        case when s.promise_timeout < durable._never() then s.promise_timeout * interval '1 millisecond' end as deadline,
        s.priority, s.promise_tags as tags, s.declared,
-       case when s.next_run_at < durable._never() then durable._at(s.next_run_at) end as next_at,
+       durable._at(nullif(case when s.poll_at is null then s.next_run_at else durable._nominal_next(s) end,
+                          durable._never())) as next_at,
        durable._at(s.last_run_at) as last_at, durable._occurrence_id(s, s.last_run_at) as last_id,
-       durable._at(s.paused_at) as paused_at, durable._at(s.created_at) as created_at, s.tenant
+       durable._at(s.paused_at) as paused_at, durable._at(s.created_at) as created_at, s.tenant,
+       durable._schedule_text(s.cron, s.timezone) as description, s.overlap, s.catch_up * interval '1 millisecond' as catch_up,
+       s.jitter * interval '1 millisecond' as jitter, durable._at(s.starts_at) as starts_at, durable._at(s.ends_at) as ends_at,
+       s.max_runs, s.runs_left, s.pause_after, durable._at(s.paused_until) as paused_until, s.paused_by, s.pause_reason,
+       s.latest as latest_run
 from durable._schedules s;
 comment on view durable.schedules is
-  'Schedules: select id, cron, workflow, next_at from durable.schedules order by next_at. state: active, paused, or over, if no instant is left. declared: the code of a worker declares it. last_id: the run, or the promise, of its last instant. Those without a workflow create promises.';
+  'Schedules: select id, cron, workflow, next_at from durable.schedules order by next_at. state: active, paused, or over, if no instant is left. declared: the code of a worker declares it. last_id: the run, or the promise, of its last instant. description: when it fires, in its own zone. overlap, catch_up, jitter, starts_at, ends_at, max_runs, pause_after: its policies, as durable.schedule has them. Those without a workflow create promises.';
+
+create or replace view durable.schedule_instants as
+select s.id as schedule, i.at, i.upto, i.outcome, i.run, i.reason
+from durable._schedules s
+cross join lateral (
+  (select durable._at(x.at) as at, durable._at(x.upto) as upto, x.outcome, null as run, x.reason
+   from durable._schedule_instants x where x.schedule = s.id order by x.at desc limit 100)
+  union all
+  (select substr(p.id, length(s.id) + 2)::timestamptz, substr(p.id, length(s.id) + 2)::timestamptz,
+          case p.state when 'resolved' then 'completed' when 'rejected' then 'failed' when 'rejected_canceled' then 'cancelled'
+                       when 'rejected_timedout' then 'timed_out' else 'started' end, p.id, ''
+   from durable._promises p
+   where p.id >= s.id || '-0' and p.id < s.id || '-:' and p.tags ->> 'resonate:schedule' = s.id
+     and substr(p.id, length(s.id) + 2) ~ '^[0-9-]{10}T[0-9:]{8}Z$'
+   order by p.id desc limit 100)) i
+where s.workflow is not null;
+comment on view durable.schedule_instants is
+  'The outcomes of the instants of schedules of runs, the latest 100 runs of each and 100 others: select * from durable.schedule_instants where schedule = ''nightly'' order by at desc. outcome: started, completed, failed, cancelled, timed_out, of the run; skipped, missed, paused, buffered, of instants without one, with the reason. One row covers those between at and upto that have nothing of their own. The next ones: durable.next_instants(id).';
 
 create or replace view durable.promises as
 select t.id, 'pending' as state, p.target, p.timer, p.external, durable._decoded(p.param_data) as param, p.param_headers,

@@ -164,8 +164,13 @@ begin
   if p_schedule.paused_at is not null then
     return durable._because(
       'schedule_paused', p_schedule.id,
-      format('is a schedule (%s, %s), paused%s; durable.resume_schedule(%L) lets it go on', p_schedule.cron, p_schedule.timezone,
-             durable._since(p_schedule.paused_at, p_now), p_schedule.id), p_schedule.paused_at);
+      concat(format('is a schedule (%s, %s), paused%s', p_schedule.cron, p_schedule.timezone,
+                    durable._since(p_schedule.paused_at, p_now)),
+             ' by ' || p_schedule.paused_by, ': ' || p_schedule.pause_reason, '; ',
+             'goes on ' || durable._then(p_schedule.paused_until, p_now) || ', or by ',
+             format('durable.resume_schedule(%L)', p_schedule.id),
+             case when p_schedule.paused_until is null then ' lets it go on' end),
+      p_schedule.paused_at, p_schedule.paused_until);
   elsif p_schedule.next_run_at <= p_now then
     return durable._overdue_cause(p_schedule.next_run_at, p_schedule.id, 'was due', 'fires it', p_now);
   end if;

@@ -281,15 +281,13 @@ create or replace function durable._follows_cron(p_schedule durable._schedules)
 returns boolean language plpgsql stable
 as $$
 begin
-  return p_schedule.next_run_at = case when p_schedule.paused_at is not null then durable._never() else coalesce(
-    durable._cron_next(p_schedule.cron, p_schedule.timezone,
-                       greatest(p_schedule.created_at, p_schedule.last_run_at, p_schedule.begins_at)), durable._never()) end;
+  return p_schedule.next_run_at = least(durable._nominal_next(p_schedule), p_schedule.poll_at);
 exception when sqlstate 'WF004' or datetime_field_overflow or invalid_parameter_value then
   return true;
 end
 $$;
 comment on function durable._follows_cron(durable._schedules) is
-  'Whether a schedule''s next instant is the first after its last one, its creation and the instant at which it begins; never, if it is paused. A schedule that cannot be evaluated any more, because its time zone left this server, is not checked.';
+  'Whether a schedule is due at its next instant, or before it for one that is buffered. A schedule that cannot be evaluated any more, because its time zone left this server, is not checked.';
 
 create or replace function durable._check_schedules()
 returns table (law text, id text, detail text) language sql stable
@@ -322,9 +320,18 @@ as $$
         and durable._canonical_address(s.promise_tags ->> 'resonate:target') is null
       or s.workflow is not null and jsonb_typeof(durable._json(s.promise_param_data)) not in ('array', 'object')),
     ('schedule_can_be_evaluated', not durable._is_evaluable(s)),
-    ('S07 S08 schedule_next_run_follows_cron', not durable._follows_cron(s))
+    ('S07 S08 schedule_next_run_follows_cron', not durable._follows_cron(s)),
+    ('schedule_looks_at_what_is_buffered', s.paused_at is null and (s.poll_at is null) <> (not exists (
+        select from durable._schedule_instants i where i.schedule = s.id and i.outcome = 'buffered')))
   ) as v (law, broken)
   where v.broken
+  union all
+  select case when s.id is null then 'schedule_instant_has_its_schedule' else 'schedule_instant_is_accounted_once' end,
+         i.schedule, format('%s, instant %s', i.outcome, i.at)
+  from durable._schedule_instants i
+  left join durable._schedules s on s.id = i.schedule
+  where s.id is null or (i.at = i.upto and i.outcome in ('skipped', 'buffered') and exists (
+    select from durable._promises p where p.id = any (array[durable._occurrence_id(s, i.at)])))
 $$;
 comment on function durable._check_schedules() is
   'Laws of schedules. An instant that promise_create would refuse has no promise, and retention may have removed one.';

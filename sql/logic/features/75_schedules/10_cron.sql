@@ -7,23 +7,62 @@
 -- Days come from the calendar alone, instants from the two offsets around a day: no zone has two changes within three days.
 
 create or replace function durable._cron_value(p_text text, p_low integer, p_names text[])
-returns integer language sql immutable parallel safe
+returns integer language plpgsql immutable parallel safe
 as $$
-  select case when p_text ~ '^[0-9]{1,3}$' then p_text::integer
-              else p_low - 1 + array_position(p_names, upper(p_text collate "C")) end
+declare
+  v_name constant text := upper(p_text collate "C");
+begin
+  if p_text ~ '^[0-9]{1,3}$' then
+    return p_text::integer;
+  end if;
+  for n in 1 .. coalesce(cardinality(p_names), 0) loop
+    if v_name in (p_names[n], left(p_names[n], 3)) then
+      return p_low - 1 + n;
+    end if;
+  end loop;
+  return null;
+end
 $$;
-comment on function durable._cron_value(text, integer, text[]) is 'A number, or a name by its place in p_names; null: neither.';
+comment on function durable._cron_value(text, integer, text[]) is
+  'A number, or a name by its place in p_names, whole or its first three letters; null: neither.';
+
+create or replace function durable._cron_nth(p_field text, p_item text, p_names text[])
+returns integer language plpgsql immutable
+as $$
+declare
+  v_parts text[];
+  v_weekday integer;
+begin
+  if p_field = 'day of month' then
+    v_parts := regexp_match(p_item, '^L(-([0-9]|[12][0-9]|30))?$', 'i');
+    return case when v_parts is not null then -1 - coalesce(v_parts[2]::integer, 0) end;
+  elsif p_field <> 'day of week' then
+    return null;
+  end if;
+  v_parts := regexp_match(p_item, '^([0-7]|[A-Z]{3,9})(L|#([1-5]))$', 'i');
+  v_weekday := durable._cron_value(v_parts[1], 0, p_names) % 7;
+  return v_weekday + 7 * coalesce(v_parts[3]::integer, 6);
+end
+$$;
+comment on function durable._cron_nth(text, text, text[]) is
+  'A day that depends on the length of its month. Of a month: L is -1, the last day, and L-3 the third before it, -4. Of a week: FRI#2, the second Friday, is 5 + 7 * 2, and FRIL, the last one, 5 + 7 * 6. Null: none.';
 
 create or replace function durable._fail_cron_item(p_field text, p_item text)
-returns void language plpgsql volatile
+returns void language plpgsql immutable
 as $$
 begin
   perform durable._fail_invalid(
     format('Cron, %s: %L is not understood.', p_field, p_item),
-    'Names have three letters, SUN or JAN. L, W, # and H are not supported: write 28-31 and look at the day in the workflow.');
+    case when p_item ~* '^(L|[0-9]{1,2})W$'
+           then 'W, the nearest workday, is not offered: write MON-FRI, and look at the date in the workflow.'
+         when p_item ~* '^H($|[(/])' then 'H is a word of Jenkins: write a value; a jitter spreads the starts.'
+         when p_item ~* '(L|#)' and p_field like 'day%'
+           then 'The last day of a month is L, or L-3, in its field; of weekdays FRIL is the last Friday, FRI#2 the second.'
+         else '' end);
 end
 $$;
-comment on function durable._fail_cron_item(text, text) is 'Raises WF004 for a part of a field that is no number, name, range or step.';
+comment on function durable._fail_cron_item(text, text) is
+  'Raises WF004 for a part of a field, with what to write in the place of words of other systems.';
 
 create or replace function durable._cron_field(p_field text, p_text text, p_low integer, p_high integer, p_names text[])
 returns integer[] language plpgsql immutable
@@ -33,6 +72,7 @@ declare
   v_top constant integer := p_high + (p_field = 'day of week')::integer;
   v_set integer[] := '{}';
   v_sorted integer[] := '{}';
+  v_nth integer;
   v_any boolean := false;
   v_item text;
   v_parts text[];
@@ -44,6 +84,11 @@ begin
     return null;
   end if;
   foreach v_item in array string_to_array(p_text, ',') loop
+    v_nth := durable._cron_nth(p_field, v_item, p_names);
+    if v_nth is not null then
+      v_sorted := v_sorted || v_nth;
+      continue;
+    end if;
     v_parts := regexp_match(v_item, '^([*?]|[0-9A-Za-z]+)(-([0-9A-Za-z]+))?(/([0-9]{1,4}))?$');
     if v_parts is null or (v_parts[1] in ('*', '?') and v_parts[3] is not null)
        or (v_parts[1] = '?' and p_field not like 'day%') then
@@ -79,7 +124,17 @@ begin
 end
 $$;
 comment on function durable._cron_field(text, text, integer, integer, text[]) is
-  'The values of one field in order; null for any. a/s means from a on. A range may pass the end of its field (FRI-MON, 22-2), except in days of a month; weekday 7 is Sunday. A step longer than the field is refused, because it would never come. WF004.';
+  'The values of one field in order, after those of _cron_nth; null for any. a/s means from a on. A range may pass the end of its field (FRI-MON, 22-2), except in days of a month; weekday 7 is Sunday. A step longer than the field is refused, because it would never come. WF004.';
+
+create or replace function durable._cron_alias(p_cron text)
+returns text language sql immutable parallel safe
+as $$
+  select case lower(btrim(p_cron, E' \t\n\r'))
+    when '@hourly' then '0 * * * *' when '@daily' then '0 0 * * *' when '@midnight' then '0 0 * * *'
+    when '@weekly' then '0 0 * * 0' when '@monthly' then '0 0 1 * *'
+    when '@yearly' then '0 0 1 1 *' when '@annually' then '0 0 1 1 *' else btrim(p_cron, E' \t\n\r') end
+$$;
+comment on function durable._cron_alias(text) is 'A cron expression, or the one that a word as @daily stands for.';
 
 create or replace function durable._cron_fields(p_cron text)
 returns table (
@@ -88,20 +143,18 @@ returns table (
 language plpgsql immutable
 as $$
 declare
-  v_text constant text := coalesce(btrim(p_cron, E' \t\n\r'), '');
-  v_parts text[] := regexp_split_to_array(case lower(v_text)
-    when '@hourly' then '0 * * * *' when '@daily' then '0 0 * * *' when '@midnight' then '0 0 * * *'
-    when '@weekly' then '0 0 * * 0' when '@monthly' then '0 0 1 * *'
-    when '@yearly' then '0 0 1 1 *' when '@annually' then '0 0 1 1 *' else v_text end, E'[ \\t\\n\\r]+');
+  v_text constant text := coalesce(durable._cron_alias(p_cron), '');
+  v_parts text[] := regexp_split_to_array(v_text, E'[ \\t\\n\\r]+');
 begin
   if octet_length(v_text) not between 1 and 512 then
     perform durable._fail_invalid(format('A cron expression has 1 to 512 bytes, this one has %s.', octet_length(v_text)));
   elsif v_text like '@%' and cardinality(v_parts) < 5 then
     perform durable._fail_invalid(
       format('Cron: %L is none of @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually.', v_text),
-      'Every five minutes is */5 * * * *.');
+      'An interval is written without @: every 90 minutes.');
   elsif cardinality(v_parts) = 7 then
-    perform durable._fail_invalid(format('Cron %L has a year, the seventh field, which is not understood.', v_text));
+    perform durable._fail_invalid(format('Cron %L has a year, the seventh field, which is not understood.', v_text),
+                                  'Write six fields, and the begin and the end of the schedule.');
   elsif cardinality(v_parts) not in (5, 6) then
     perform durable._fail_invalid(format('Cron %L has %s fields.', v_text, cardinality(v_parts)),
                                   'Give five (minute hour day month weekday) or six, with the second first.');
@@ -111,8 +164,10 @@ begin
   return query select
     durable._cron_field('second', v_parts[1], 0, 59, null), durable._cron_field('minute', v_parts[2], 0, 59, null),
     durable._cron_field('hour', v_parts[3], 0, 23, null), durable._cron_field('day of month', v_parts[4], 1, 31, null),
-    durable._cron_field('month', v_parts[5], 1, 12, '{JAN,FEB,MAR,APR,MAY,JUN,JUL,AUG,SEP,OCT,NOV,DEC}'),
-    durable._cron_field('day of week', v_parts[6], 0, 6, '{SUN,MON,TUE,WED,THU,FRI,SAT}'),
+    durable._cron_field('month', v_parts[5], 1, 12,
+                        '{JANUARY,FEBRUARY,MARCH,APRIL,MAY,JUNE,JULY,AUGUST,SEPTEMBER,OCTOBER,NOVEMBER,DECEMBER}'),
+    durable._cron_field('day of week', v_parts[6], 0, 6,
+                        '{SUNDAY,MONDAY,TUESDAY,WEDNESDAY,THURSDAY,FRIDAY,SATURDAY}'),
     v_parts[4] !~ '^[*?]' and v_parts[6] !~ '^[*?]', v_parts[2] like '*%' or v_parts[3] like '*%';
 end
 $$;
@@ -125,6 +180,9 @@ returns date language plpgsql immutable
 as $$
 declare
   v_day date := p_from;
+  v_number integer;
+  v_left integer;
+  v_weekday integer;
   v_by_number boolean;
   v_by_name boolean;
 begin
@@ -133,8 +191,12 @@ begin
       v_day := (v_day - extract(day from v_day)::integer + 1 + interval '1 month')::date;
       continue;
     end if;
-    v_by_number := coalesce(extract(day from v_day)::integer = any (p_days), true);
-    v_by_name := coalesce(extract(dow from v_day)::integer = any (p_weekdays), true);
+    v_number := extract(day from v_day);
+    v_weekday := extract(dow from v_day);
+    v_left := (date_trunc('month', v_day) + interval '1 month')::date - v_day;
+    v_by_number := coalesce(array[v_number, -v_left] && p_days, true);
+    v_by_name := coalesce(
+      array[v_weekday, v_weekday + 7 * ((v_number + 6) / 7), case when v_left <= 7 then v_weekday + 42 end] && p_weekdays, true);
     if (v_by_number and v_by_name) or (p_either and (v_by_number or v_by_name)) then
       return v_day;
     end if;
@@ -289,16 +351,3 @@ end
 $$;
 comment on function durable._cron_instants(text, text, bigint, bigint, integer) is
   'The instants after p_after up to p_until, p_most of them at most, and then the next one after them: null if there is none within eight years, the longest interval between two 29 February. All in ms. WF004; 22023 for an unknown time zone.';
-
-create or replace function durable._cron_next(p_cron text, p_timezone text, p_after_ms bigint)
-returns bigint language plpgsql stable
-as $$
-begin
-  return (durable._cron_instants(p_cron, p_timezone, p_after_ms, p_after_ms, 0))[1];
-exception when invalid_parameter_value then
-  perform durable._fail_invalid(format('Time zone %L is not known to this server.', p_timezone));
-  return null;
-end
-$$;
-comment on function durable._cron_next(text, text, bigint) is
-  'The first instant of a cron expression strictly after p_after_ms, or null if there is none within eight years. WF004.';

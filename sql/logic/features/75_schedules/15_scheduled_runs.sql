@@ -54,6 +54,10 @@ begin
   cross join lateral (select durable._occurrence_id(p_schedule, i.at) as id) o
   where not exists (select from durable._removed r where r.id = any (array[o.id]))
     and not exists (select from durable._promises c where c.id >= o.id || '.' and c.id < o.id || '/');
+  if p_schedule.jitter > 0 then
+    v_request.delay_ms := greatest(
+      p_instants[1] + abs(hashtextextended(v_ids[1], 0) % (p_schedule.jitter + 1)) - durable._now_ms(), 0);
+  end if;
   if v_ids is null or durable._insert_runs(v_request, v_texts, v_ids, null) = '{}' then
     return '{}';
   end if;
@@ -61,4 +65,4 @@ begin
 end
 $$;
 comment on function durable._start_occurrences(durable._schedules, bigint[]) is
-  'Starts the runs of instants of a locked schedule whose names are locked too. An id that exists, or that was removed, is left as it is: its instant passes. Waits only for a session that is just creating the same id. Answers the queue, if a run began.';
+  'Starts the runs of instants of a locked schedule whose names are locked too. An id that exists, or that was removed, is left as it is: its instant passes. Waits only for a session that is just creating the same id. A schedule with a jitter fires one instant at a time. Answers the queue, if a run began.';

@@ -53,19 +53,31 @@ $$;
 comment on function durable._schedule_promises(text, text, text, jsonb, text, bigint, text, jsonb) is
   'Creates a schedule of promises, or finds the same one; another one of that id is WF003.';
 
-create or replace function durable._next_after(p_schedule durable._schedules)
-returns bigint language plpgsql stable
+create or replace function durable._check_policy(p_id text, p_policy durable._schedule_policy)
+returns void language plpgsql stable
 as $$
 begin
-  return durable._next_instant(p_schedule.id, p_schedule.cron, p_schedule.timezone,
-                               greatest(p_schedule.created_at, p_schedule.begins_at, p_schedule.last_run_at));
+  if p_policy.overlap not in ('allow', 'skip', 'buffer_one', 'buffer_all', 'cancel') then
+    perform durable._fail_invalid(format('Schedule %L: %L is no overlap.', p_id, p_policy.overlap),
+                                  'Write allow, skip, buffer_one, buffer_all or cancel.');
+  elsif p_policy.catch_up < 0 then
+    perform durable._fail_invalid(format('Schedule %L: the window of catch_up is below zero.', p_id));
+  elsif p_policy.jitter not between 0 and 86400000 then
+    perform durable._fail_invalid(format('Schedule %L: a jitter has 0 to 24 hours.', p_id));
+  elsif p_policy.ends_at < p_policy.starts_at then
+    perform durable._fail_invalid(format('Schedule %L ends before it starts.', p_id));
+  elsif p_policy.max_runs < 1 then
+    perform durable._fail_invalid(format('Schedule %L: max_runs is at least 1.', p_id));
+  elsif p_policy.pause_after not between 1 and 1000 then
+    perform durable._fail_invalid(format('Schedule %L: pause_after is 1 to 1000 failures.', p_id));
+  end if;
 end
 $$;
-comment on function durable._next_after(durable._schedules) is
-  'The next instant of a schedule: after its creation, its last instant, and the instant at which it begins. WF004.';
+comment on function durable._check_policy(text, durable._schedule_policy) is 'Refuses policies that say nothing. WF004.';
 
 create or replace function durable._schedule_of_runs(
-  p_id text, p_cron text, p_timezone text, p_request durable._start_request, p_declared boolean, p_now bigint)
+  p_id text, p_cron text, p_timezone text, p_request durable._start_request, p_policy durable._schedule_policy,
+  p_declared boolean, p_now bigint)
 returns durable._schedules language plpgsql stable
 as $$
 declare
@@ -81,6 +93,7 @@ begin
   perform durable._check_options(null, p_request.queue, null, p_request.timeout_ms, p_request.priority, p_request.tags, '');
   perform durable._check_payload(format('Arguments of schedule %L', p_id), p_request.input);
   perform durable._check_timezone(p_id, p_timezone);
+  perform durable._check_policy(p_id, p_policy);
   if not p_request.any_workflow then
     perform durable._check_workflow(p_request.workflow);
   end if;
@@ -98,20 +111,32 @@ begin
   v_new.workflow := p_request.workflow;
   v_new.workflow_version := p_request.version;
   v_new.queue := p_request.queue;
-  v_new.next_run_at := durable._next_after(v_new);
+  v_new.overlap := coalesce(p_policy.overlap, 'allow');
+  v_new.catch_up := p_policy.catch_up;
+  v_new.jitter := coalesce(p_policy.jitter, 0);
+  v_new.starts_at := p_policy.starts_at;
+  v_new.ends_at := p_policy.ends_at;
+  v_new.max_runs := p_policy.max_runs;
+  v_new.runs_left := p_policy.max_runs;
+  v_new.pause_after := p_policy.pause_after;
+  v_new.next_run_at := durable._first_instant(v_new);
   return v_new;
 end
 $$;
-comment on function durable._schedule_of_runs(text, text, text, durable._start_request, boolean, bigint) is
+comment on function durable._schedule_of_runs(
+  text, text, text, durable._start_request, durable._schedule_policy, boolean, bigint) is
   'The checked row of a schedule that starts runs as the request says. WF001, WF004, WF008.';
 
 create or replace function durable._says_the_same(p_one durable._schedules, p_other durable._schedules)
 returns boolean language sql immutable
 as $$
   select (p_one.cron, p_one.timezone, p_one.workflow, p_one.workflow_version, p_one.queue, p_one.priority,
-          p_one.promise_timeout, p_one.promise_tags)
+          p_one.promise_timeout, p_one.promise_tags, p_one.overlap, p_one.catch_up, p_one.jitter, p_one.starts_at,
+          p_one.ends_at, p_one.max_runs, p_one.pause_after)
          is not distinct from (p_other.cron, p_other.timezone, p_other.workflow, p_other.workflow_version, p_other.queue,
-                               p_other.priority, p_other.promise_timeout, p_other.promise_tags)
+                               p_other.priority, p_other.promise_timeout, p_other.promise_tags, p_other.overlap,
+                               p_other.catch_up, p_other.jitter, p_other.starts_at, p_other.ends_at, p_other.max_runs,
+                               p_other.pause_after)
          and p_one.promise_param_data::jsonb = p_other.promise_param_data::jsonb
 $$;
 comment on function durable._says_the_same(durable._schedules, durable._schedules) is
@@ -123,17 +148,22 @@ as $$
 declare
   v_row durable._schedules := p_new;
 begin
-  v_row.created_at := p_old.created_at;
   v_row.last_run_at := p_old.last_run_at;
   v_row.paused_at := p_old.paused_at;
   v_row.tenant := p_old.tenant;
+  v_row.paused_until := p_old.paused_until;
+  v_row.paused_by := p_old.paused_by;
+  v_row.pause_reason := p_old.pause_reason;
+  v_row.latest := p_old.latest;
+  v_row.poll_at := p_old.poll_at;
+  if p_new.max_runs is not null then
+    v_row.runs_left := greatest(p_new.max_runs - coalesce(p_old.max_runs - p_old.runs_left, 0), 0);
+  end if;
   v_row.begins_at := case when (p_old.cron, p_old.timezone) = (p_new.cron, p_new.timezone) then p_old.begins_at
                           else p_new.created_at end;
-  v_row.next_run_at := case when v_row.begins_at is not distinct from p_old.begins_at then p_old.next_run_at
-                            else durable._next_after(v_row) end;
-  if v_row.paused_at is not null then
-    v_row.next_run_at := durable._never();
-  end if;
+  -- p_new.created_at is the time of the change; what follows is the schedule's own
+  v_row.created_at := p_old.created_at;
+  v_row.next_run_at := least(durable._nominal_next(v_row), v_row.poll_at);
   return v_row;
 end
 $$;
@@ -146,33 +176,22 @@ as $$
 begin
   insert into durable._schedules (
     id, cron, timezone, created_at, next_run_at, priority, declared, promise_id, promise_timeout, promise_param_headers,
-    promise_param_data, promise_tags, workflow, workflow_version, queue)
+    promise_param_data, promise_tags, workflow, workflow_version, queue, overlap, catch_up, jitter, starts_at, ends_at,
+    max_runs, runs_left, pause_after)
   values (
     p_new.id, p_new.cron, p_new.timezone, p_new.created_at, p_new.next_run_at, p_new.priority, p_new.declared, p_new.promise_id,
     p_new.promise_timeout, p_new.promise_param_headers, p_new.promise_param_data, p_new.promise_tags, p_new.workflow,
-    p_new.workflow_version, p_new.queue)
+    p_new.workflow_version, p_new.queue, p_new.overlap, p_new.catch_up, p_new.jitter, p_new.starts_at, p_new.ends_at,
+    p_new.max_runs, p_new.runs_left, p_new.pause_after)
   on conflict do nothing;
   return found;
 end
 $$;
 comment on function durable._insert_schedule(durable._schedules) is 'Inserts a schedule of runs; false if its id exists.';
 
-create or replace function durable._update_schedule(p_row durable._schedules)
-returns void language plpgsql volatile
-as $$
-begin
-  update durable._schedules s
-  set cron = p_row.cron, timezone = p_row.timezone, begins_at = p_row.begins_at, next_run_at = p_row.next_run_at,
-      paused_at = p_row.paused_at, priority = p_row.priority, declared = p_row.declared, promise_timeout = p_row.promise_timeout,
-      promise_param_data = p_row.promise_param_data, promise_tags = p_row.promise_tags, workflow = p_row.workflow,
-      workflow_version = p_row.workflow_version, queue = p_row.queue
-  where s.id = p_row.id;
-end
-$$;
-comment on function durable._update_schedule(durable._schedules) is 'Writes what may change in a schedule. The caller holds its row.';
-
 create or replace function durable._schedule_runs(
-  p_id text, p_cron text, p_timezone text, p_request durable._start_request, p_replace boolean)
+  p_id text, p_cron text, p_timezone text, p_request durable._start_request, p_policy durable._schedule_policy,
+  p_replace boolean)
 returns timestamptz language plpgsql volatile
 as $$
 declare
@@ -186,7 +205,7 @@ begin
       (select s.queue from durable._schedules s where s.id = p_id and s.workflow = p_request.workflow and p_replace is not true),
       durable._own_queue(p_request.workflow, p_request.version));
   end if;
-  v_new := durable._schedule_of_runs(p_id, p_cron, p_timezone, v_request, false, durable._now_ms());
+  v_new := durable._schedule_of_runs(p_id, p_cron, p_timezone, v_request, p_policy, false, durable._now_ms());
   perform durable._check_may_lock();
   perform durable._adopt_idle_copy();
   loop
@@ -208,20 +227,29 @@ begin
   return durable._at(v_new.next_run_at);
 end
 $$;
-comment on function durable._schedule_runs(text, text, text, durable._start_request, boolean) is
+comment on function durable._schedule_runs(
+  text, text, text, durable._start_request, durable._schedule_policy, boolean) is
   'Creates a schedule of runs, or finds the same one. Another one of that id is WF003, unless it is of runs and p_replace: then it is replaced. Answers the next instant.';
 
 create or replace function durable.schedule(
   id text, cron text, target text default null, args jsonb default '[]', timezone text default 'UTC',
   timeout interval default '1 day', promise_id text default '{{.id}}-{{.timestamp}}', tags jsonb default '{}',
   workflow text default null, queue text default null, version text default '1', deadline interval default null,
-  priority integer default 0, any_workflow boolean default false, replace boolean default false)
+  priority integer default 0, any_workflow boolean default false, replace boolean default false,
+  overlap text default 'allow', catch_up interval default null, jitter interval default null,
+  starts timestamptz default null, ends timestamptz default null, max_runs integer default null,
+  pause_after integer default null)
 returns timestamptz language plpgsql volatile
 as $$
 declare
   v_name text := case when $9 ~* '^sql://' then durable._service_named($9) else $9 end;
+  v_policy durable._schedule_policy := row($16, durable._ms($17), durable._ms($18), durable._instant_ms($19),
+                                           durable._instant_ms($20), $21, $22);
 begin
-  if $9 is null then
+  if $9 is null and v_policy is distinct from row('allow', null, null, null, null, null, null)::durable._schedule_policy then
+    perform durable._fail_invalid(format('Schedule %L has a policy and no workflow.', $1),
+                                  'overlap, catch_up, jitter, starts, ends, max_runs and pause_after are for runs of a workflow.');
+  elsif $9 is null then
     return durable._schedule_promises($1, $2, $3, $4, $5, coalesce(durable._ms($6), durable._never()), $7, $8);
   elsif $3 is not null then
     perform durable._fail_invalid(format('Schedule %L has a target and a workflow.', $1),
@@ -229,12 +257,13 @@ begin
   end if;
   return durable._schedule_runs(
     $1, $2, $5, row(v_name, $4, $4::text, null, null, case when v_name like 'sql://%' then v_name else $10 end, $11, null,
-                    durable._ms($12), $13, $8, '', $14)::durable._start_request, $15);
+                    durable._ms($12), $13, $8, '', $14)::durable._start_request, v_policy, $15);
 end
 $$;
 comment on function durable.schedule(
-  text, text, text, jsonb, text, interval, text, jsonb, text, text, text, interval, integer, boolean, boolean) is
-  'Starts a run of a workflow at every instant of a cron expression: select durable.schedule(''nightly'', ''0 3 * * *'', workflow => ''report'', timezone => ''Europe/Paris''). The run of an instant has the id nightly-2026-03-01T02:00:00Z, in UTC, so it begins once. In args, "{{.instant}}" becomes the instant in the time zone, and "{{.timestamp}}" its ms since the epoch. queue, version, deadline, priority, tags, any_workflow: as for durable.start. Without a workflow every instant creates a promise with the id promise_id, whose deadline is timeout after the instant: target is a queue that protocol workers serve or sql://schema.function; without a target any client may resolve it. Answers the next instant. The same call again is the same schedule; with other arguments WF003, unless replace: then a schedule of runs is replaced. WF001 nothing serves it, WF004, WF008.';
+  text, text, text, jsonb, text, interval, text, jsonb, text, text, text, interval, integer, boolean, boolean,
+  text, interval, interval, timestamptz, timestamptz, integer, integer) is
+  'Starts a run of a workflow at every instant of a cron expression: select durable.schedule(''nightly'', ''0 3 * * *'', workflow => ''report'', timezone => ''Europe/Paris''). The run of an instant has the id nightly-2026-03-01T02:00:00Z, in UTC, so it begins once. In args, "{{.instant}}" becomes the instant in the time zone, and "{{.timestamp}}" its ms since the epoch. queue, version, deadline, priority, tags, any_workflow: as for durable.start. cron may also be every 90 minutes, at 2026-03-01 09:00, or several with a semicolon between. overlap says what becomes of an instant while the latest run goes on: allow, skip, buffer_one, buffer_all, or cancel that run. An instant older than catch_up is left out and recorded; a run begins up to jitter late; no instant is before starts or after ends; it ends after max_runs runs; pause_after failures in a row pause it. Without a workflow every instant creates a promise with the id promise_id, whose deadline is timeout after the instant: target is a queue that protocol workers serve or sql://schema.function; without a target any client may resolve it. Answers the next instant. The same call again is the same schedule; with other arguments WF003, unless replace: then a schedule of runs is replaced. WF001 nothing serves it, WF004, WF008.';
 
 create or replace function durable.unschedule(id text)
 returns void language plpgsql volatile
@@ -260,21 +289,28 @@ end
 $$;
 comment on function durable._lock_known_schedule(text) is 'Locks and answers a schedule. WF001 if there is none.';
 
-create or replace function durable.pause_schedule(id text)
+create or replace function durable.pause_schedule(
+  id text, reason text default null, until timestamptz default null, paused_by text default session_user)
 returns void language plpgsql volatile
 as $$
 declare
+  v_now constant bigint := durable._now_ms();
   v_schedule durable._schedules := durable._lock_known_schedule($1);
 begin
-  if v_schedule.paused_at is null then
-    v_schedule.paused_at := durable._now_ms();
-    v_schedule.next_run_at := durable._never();
-    perform durable._update_schedule(v_schedule);
+  if $3 is not null and durable._instant_ms($3) <= v_now then
+    perform durable._fail_invalid(format('Schedule %L: the end of a pause lies ahead, and %s is over.', $1, $3));
   end if;
+  v_schedule.paused_at := coalesce(v_schedule.paused_at, v_now);
+  v_schedule.paused_until := durable._instant_ms($3);
+  v_schedule.paused_by := left($4, 200);
+  v_schedule.pause_reason := left($2, 2000);
+  v_schedule.poll_at := null;
+  v_schedule.next_run_at := durable._nominal_next(v_schedule);
+  perform durable._update_schedule(v_schedule);
 end
 $$;
-comment on function durable.pause_schedule(text) is
-  'Pauses a schedule until durable.resume_schedule(id): instants that pass meanwhile are left out. Runs that it has started go on. WF001.';
+comment on function durable.pause_schedule(text, text, timestamptz, text) is
+  'Pauses a schedule until an instant, or until durable.resume_schedule(id): instants that pass meanwhile are left out, and runs that it has started go on. select durable.pause_schedule(''nightly'', ''moving house'', until => ''2026-03-01''). Of a paused one it changes reason and end. WF001, WF004.';
 
 create or replace function durable.resume_schedule(id text)
 returns timestamptz language plpgsql volatile
@@ -283,12 +319,12 @@ declare
   v_schedule durable._schedules := durable._lock_known_schedule($1);
 begin
   if v_schedule.paused_at is not null then
-    v_schedule.paused_at := null;
-    v_schedule.begins_at := durable._now_ms();
-    v_schedule.next_run_at := durable._next_after(v_schedule);
+    v_schedule := durable._ended_pause(v_schedule, durable._now_ms());
+    v_schedule.next_run_at := durable._nominal_next(v_schedule);
+    v_schedule := durable._with_poll(v_schedule, durable._now_ms());
     perform durable._update_schedule(v_schedule);
   end if;
-  return durable._at(v_schedule.next_run_at);
+  return durable._at(nullif(durable._nominal_next(v_schedule), durable._never()));
 end
 $$;
 comment on function durable.resume_schedule(text) is
@@ -308,12 +344,17 @@ begin
   if not found then
     perform durable._fail_not_found('schedule', $1);
   end if;
-  v_after := case when v_schedule.paused_at is null then v_schedule.next_run_at - 1 else durable._now_ms() end;
+  if v_schedule.paused_at is not null and v_schedule.paused_until is null then
+    v_schedule.paused_at := null;
+    v_schedule.begins_at := durable._now_ms();
+  end if;
+  v_after := durable._nominal_next(v_schedule) - 1;
   if v_after < durable._never() - 1 then
     return query
     select durable._at(i.at)
-    from unnest(durable._cron_instants(v_schedule.cron, v_schedule.timezone, v_after, durable._never(), $2 - 1)) as i (at)
-    where i.at is not null;
+    from unnest(durable._instants(v_schedule.cron, v_schedule.timezone, v_after, durable._never(),
+                                  least($2, v_schedule.runs_left) - 1)) as i (at)
+    where i.at <= coalesce(v_schedule.ends_at, durable._never());
   end if;
 exception when invalid_parameter_value then
   perform durable._fail_invalid(format('Schedule %L: time zone %L is not known to this server.', $1, v_schedule.timezone));
@@ -364,13 +405,17 @@ begin
   for v_one in
     select s.* from jsonb_to_recordset(p_schedules) as s (
       id text, cron text, timezone text, workflow text, version text, queue text, input text, deadline bigint, priority integer,
-      tags jsonb)
+      tags jsonb, overlap text, catch_up bigint, jitter bigint, starts_at bigint, ends_at bigint, max_runs integer,
+      pause_after integer)
     order by s.id collate "C"
   loop
     v_request := row(v_one.workflow, durable._json(v_one.input), v_one.input, null, null, v_one.queue, v_one.version, null,
                      v_one.deadline, v_one.priority, v_one.tags, '', true);
     v_outcomes := v_outcomes || jsonb_build_object(v_one.id, durable._declare_schedule(
-      durable._schedule_of_runs(v_one.id, v_one.cron, v_one.timezone, v_request, true, durable._now_ms())));
+      durable._schedule_of_runs(
+        v_one.id, v_one.cron, v_one.timezone, v_request,
+        row(v_one.overlap, v_one.catch_up, v_one.jitter, v_one.starts_at, v_one.ends_at, v_one.max_runs, v_one.pause_after),
+        true, durable._now_ms())));
   end loop;
   return jsonb_build_object('outcomes', v_outcomes, 'left', (
     select coalesce(jsonb_agg(jsonb_build_object('id', s.id, 'workflow', s.workflow, 'cron', s.cron) order by s.id), '[]')
@@ -378,4 +423,4 @@ begin
 end
 $$ set lock_timeout = '1s';
 comment on function durable.worker_schedules_v1(text[], jsonb) is
-  'Records the schedules that the code of a worker declares: id, cron, timezone, workflow, version, queue, input (JSON text), deadline in ms, priority and tags of each. Answers the outcome of each id: created, same, replaced, or locked, to be sent again; and left: those of its workflows (p_workflows) that code declared before and does not any more, which go on. WF003, WF004, WF008.';
+  'Records the schedules that the code of a worker declares: id, cron, timezone, workflow, version, queue, input (JSON text), deadline in ms, priority, tags and policies of each. Answers the outcome of each id: created, same, replaced, or locked, to be sent again; and left: those of its workflows (p_workflows) that code declared before and does not any more, which go on. WF003, WF004, WF008.';

@@ -1,0 +1,282 @@
+-- Schedules with policies: what becomes of an instant while the latest run goes on, what was missed, pauses, ends and limits.
+-- Each instant is accounted for once: by its run, else by its row in _schedule_instants that says why there is none, else by the
+-- row of a time in which none had one. A buffered instant has a row until its run starts; until then the schedule polls
+-- that one every second or so, because the end of a run notifies no schedule.
+
+create or replace function durable._has_policy(p_schedule durable._schedules)
+returns boolean language sql immutable parallel safe
+as $$
+  select p_schedule.overlap <> 'allow' or p_schedule.jitter > 0 or p_schedule.catch_up is not null
+         or p_schedule.max_runs is not null or p_schedule.pause_after is not null or p_schedule.starts_at is not null
+         or p_schedule.ends_at is not null
+         or p_schedule.paused_until is not null or p_schedule.poll_at is not null
+$$;
+comment on function durable._has_policy(durable._schedules) is
+  'Whether a schedule fires one instant after the other; those without a policy fire all that are due at once.';
+
+create or replace function durable._record_instant(
+  p_schedule text, p_at bigint, p_upto bigint, p_outcome text, p_reason text, p_now bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  insert into durable._schedule_instants (schedule, at, upto, outcome, reason, recorded_at)
+  values (p_schedule, p_at, p_upto, p_outcome, p_reason, p_now)
+  on conflict do nothing;
+end
+$$;
+comment on function durable._record_instant(text, bigint, bigint, text, text, bigint) is
+  'Records why an instant started no run. The caller has locked the schedule.';
+
+create or replace function durable._is_pending(p_id text)
+returns boolean language plpgsql volatile
+as $$
+begin
+  return exists (select from durable._promises p where p.id = p_id and p.state = 'pending' and p.timeout_at > durable._now_ms());
+end
+$$;
+comment on function durable._is_pending(text) is 'Whether a run or promise has not ended; its deadline ends it, before a sweep says so.';
+
+create or replace function durable._failures_in_row(p_schedule durable._schedules)
+returns integer language plpgsql volatile
+as $$
+begin
+  return (
+    select count(*) from (
+      select bool_and(x.failed) over (order by x.id collate "C" desc) as failed from (
+        select p.id, p.state in ('rejected', 'rejected_timedout', 'pending') as failed from durable._promises p
+        where p.id >= p_schedule.id || '-0' and p.id < p_schedule.id || '-:'
+          and (p.state <> 'pending' or p.timeout_at <= durable._now_ms())
+          and p.created_at >= coalesce(p_schedule.begins_at, 0)
+          and p.tags ->> 'resonate:schedule' = p_schedule.id
+        order by p.id desc limit p_schedule.pause_after) x) y
+    where y.failed);
+end
+$$;
+comment on function durable._failures_in_row(durable._schedules) is
+  'How many of the latest runs of a schedule that have ended have failed or timed out, one after the other, since its last pause: pause_after at most. Ids of its runs are in the order of their instants.';
+
+create or replace function durable._start_instant(p_schedule durable._schedules, p_at bigint)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+begin
+  delete from durable._schedule_instants i where i.schedule = p_schedule.id and i.at = p_at and i.upto = p_at;
+  if durable._start_occurrences(p_schedule, array[p_at]) <> '{}' then
+    v_schedule.runs_left := v_schedule.runs_left - 1;
+  end if;
+  v_schedule.latest := durable._occurrence_id(p_schedule, p_at);
+  return v_schedule;
+end
+$$;
+comment on function durable._start_instant(durable._schedules, bigint) is
+  'Starts the run of one instant, which is the latest from now on. An id that exists is left as it is. The caller has locked schedule and id.';
+
+create or replace function durable._cancel_latest(p_schedule durable._schedules)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable.cancel(p_schedule.latest, to_jsonb(format('the next instant of schedule %s has come', p_schedule.id)));
+exception when sqlstate 'WF001' or sqlstate 'WF003' then
+  null;
+end
+$$;
+comment on function durable._cancel_latest(durable._schedules) is
+  'Asks the latest run of a schedule to end, if it has not ended meanwhile.';
+
+create or replace function durable._buffer_instant(p_schedule durable._schedules, p_at bigint, p_overlap text, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_buffered constant integer := (
+    select count(*) from (select from durable._schedule_instants i where i.schedule = p_schedule.id and i.outcome = 'buffered'
+                          limit 10000) x);
+begin
+  if p_overlap = 'skip' then
+    perform durable._record_instant(p_schedule.id, p_at, p_at, 'skipped',
+                                    format('run %s had not ended', p_schedule.latest), p_now);
+    return;
+  elsif p_overlap = 'buffer_one' and v_buffered > 0 then
+    perform durable._record_instant(p_schedule.id, p_at, p_at, 'skipped', 'another instant was buffered', p_now);
+    return;
+  elsif v_buffered = 10000 then
+    perform durable._record_instant(p_schedule.id, p_at, p_at, 'skipped', '10000 instants were buffered', p_now);
+    return;
+  elsif p_overlap = 'cancel' then
+    update durable._schedule_instants i set outcome = 'skipped', reason = 'a later instant took its place'
+    where i.schedule = p_schedule.id and i.outcome = 'buffered';
+    perform durable._cancel_latest(p_schedule);
+  end if;
+  perform durable._record_instant(p_schedule.id, p_at, p_at, 'buffered',
+                                  format('run %s had not ended', p_schedule.latest), p_now);
+end
+$$;
+comment on function durable._buffer_instant(durable._schedules, bigint, text, bigint) is
+  'Records an instant that comes while the latest run goes on, as its overlap decides: skipped, or buffered.';
+
+create or replace function durable._fire_instant(p_schedule durable._schedules, p_at bigint, p_overlap text, p_now bigint)
+returns durable._schedules language plpgsql volatile
+as $$
+begin
+  if exists (select from durable._promises p where p.id = durable._occurrence_id(p_schedule, p_at)) then
+    return p_schedule;
+  elsif p_overlap <> 'allow' and (
+       durable._is_pending(p_schedule.latest) or exists (
+         select from durable._schedule_instants i where i.schedule = p_schedule.id and i.outcome = 'buffered')) then
+    perform durable._buffer_instant(p_schedule, p_at, p_overlap, p_now);
+    return p_schedule;
+  end if;
+  return durable._start_instant(p_schedule, p_at);
+end
+$$;
+comment on function durable._fire_instant(durable._schedules, bigint, text, bigint) is
+  'Starts the run of an instant that has none, or does with it what p_overlap says while the latest run has not ended.';
+
+create or replace function durable._start_buffered(p_schedule durable._schedules)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+  v_at bigint;
+begin
+  if v_schedule.runs_left = 0 then
+    update durable._schedule_instants i set outcome = 'skipped', reason = 'the limit of runs was reached'
+    where i.schedule = p_schedule.id and i.outcome = 'buffered';
+  elsif v_schedule.paused_at is null and not durable._is_pending(v_schedule.latest) then
+    select i.at into v_at from durable._schedule_instants i
+    where i.schedule = p_schedule.id and i.outcome = 'buffered' order by i.at limit 1;
+    if v_at is not null and durable._try_lock_occurrence(v_schedule, v_at) then
+      v_schedule := durable._start_instant(v_schedule, v_at);
+    end if;
+  end if;
+  return v_schedule;
+end
+$$;
+comment on function durable._start_buffered(durable._schedules) is
+  'Starts the run of the first instant that is buffered, if the latest run has ended.';
+
+create or replace function durable._ended_pause(p_schedule durable._schedules, p_until bigint)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+begin
+  perform durable._record_instant(
+    p_schedule.id, greatest(p_schedule.created_at, p_schedule.begins_at, p_schedule.last_run_at) + 1, p_until, 'paused',
+    coalesce(p_schedule.pause_reason, ''), durable._now_ms());
+  v_schedule.begins_at := p_until;
+  v_schedule.paused_at := null;
+  v_schedule.paused_until := null;
+  v_schedule.paused_by := null;
+  v_schedule.pause_reason := null;
+  return v_schedule;
+end
+$$;
+comment on function durable._ended_pause(durable._schedules, bigint) is
+  'A schedule whose pause ends at p_until: its instants since the last one that fired have passed, and a row says so.';
+
+create or replace function durable._without_missed(p_schedule durable._schedules, p_next bigint, p_now bigint)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+  v_cut constant bigint := p_now - p_schedule.catch_up - 1;
+begin
+  if p_next <= v_cut then
+    perform durable._record_instant(p_schedule.id, p_next, v_cut, 'missed', 'nothing fired it in time', p_now);
+    v_schedule.begins_at := v_cut;
+  end if;
+  return v_schedule;
+end
+$$;
+comment on function durable._without_missed(durable._schedules, bigint, bigint) is
+  'A schedule that begins with the instants of its window, if p_next, its next one, is older; a row covers those that are.';
+
+create or replace function durable._paused_for_failures(p_schedule durable._schedules, p_now bigint)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+begin
+  if p_schedule.pause_after is null then
+    return p_schedule;
+  elsif durable._failures_in_row(p_schedule) >= p_schedule.pause_after then
+    v_schedule.paused_at := p_now;
+    v_schedule.paused_by := 'pyengine';
+    v_schedule.pause_reason := format('%s runs in a row have failed; the latest is %s', p_schedule.pause_after,
+                                      p_schedule.latest);
+  end if;
+  return v_schedule;
+end
+$$;
+comment on function durable._paused_for_failures(durable._schedules, bigint) is
+  'The schedule, paused if as many of its latest runs as pause_after have failed.';
+
+create or replace function durable._fire_due(p_schedule durable._schedules, p_now bigint, p_most integer)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+  v_instants bigint[];
+begin
+  v_schedule.next_run_at := durable._nominal_next(v_schedule);
+  if v_schedule.next_run_at <= p_now - v_schedule.catch_up - 1 then
+    v_schedule := durable._without_missed(v_schedule, v_schedule.next_run_at, p_now);
+    v_schedule.next_run_at := durable._nominal_next(v_schedule);
+  end if;
+  if v_schedule.next_run_at > p_now then
+    return v_schedule;
+  end if;
+  v_instants := durable._due_instants(v_schedule, least(p_now, coalesce(v_schedule.ends_at, p_now)), p_most);
+  for n in 1 .. cardinality(v_instants) - 1 loop
+    v_schedule := durable._paused_for_failures(v_schedule, p_now);
+    exit when v_schedule.paused_at is not null or v_schedule.runs_left = 0;
+    v_schedule := durable._fire_instant(v_schedule, v_instants[n], v_schedule.overlap, p_now);
+    v_schedule.last_run_at := v_instants[n];
+  end loop;
+  v_schedule.next_run_at := durable._nominal_next(v_schedule);
+  return v_schedule;
+exception when invalid_parameter_value or datetime_field_overflow or sqlstate 'WF004' then
+  v_schedule := p_schedule;
+  v_schedule.next_run_at := p_now + 3600000;
+  return v_schedule;
+end
+$$;
+comment on function durable._fire_due(durable._schedules, bigint, integer) is
+  'Fires the instants of a schedule that are due, p_most at most, one after the other. One that cannot be evaluated any more is due again in an hour.';
+
+create or replace function durable._with_poll(p_schedule durable._schedules, p_now bigint)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+  v_since constant bigint := (
+    select i.recorded_at from durable._schedule_instants i
+    where i.schedule = p_schedule.id and i.outcome = 'buffered' order by i.at limit 1);
+begin
+  v_schedule.poll_at := case when v_since is not null and v_schedule.paused_at is null
+                             then p_now + least(greatest((p_now - v_since) / 20, 1000), 10000) end;
+  v_schedule.next_run_at := least(v_schedule.next_run_at, v_schedule.poll_at);
+  return v_schedule;
+end
+$$;
+comment on function durable._with_poll(durable._schedules, bigint) is
+  'The schedule, due again in a second if an instant is buffered, later the longer it waits: after ten seconds at most.';
+
+create or replace function durable._fire_by_policy(p_schedule durable._schedules, p_now bigint, p_most integer)
+returns text[] language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+begin
+  if v_schedule.paused_until <= p_now then
+    v_schedule := durable._ended_pause(v_schedule, v_schedule.paused_until);
+  end if;
+  v_schedule := durable._start_buffered(v_schedule);
+  v_schedule := durable._with_poll(durable._fire_due(v_schedule, p_now, p_most), p_now);
+  perform durable._update_schedule(v_schedule);
+  return array[v_schedule.queue];
+end
+$$;
+comment on function durable._fire_by_policy(durable._schedules, bigint, integer) is
+  'Fires a locked schedule as its policies say: ends its pause, starts what was buffered, leaves out what was missed, and treats each instant that is due. Answers its queue, which may have got runs.';

@@ -1,0 +1,139 @@
+-- Steering of schedules by hand: a run now, and runs of instants that are over. The id of a run names its instant, so what ran
+-- does not run again, and the row of an instant without a run goes when it gets one.
+
+create or replace function durable._known_schedule_of_runs(p_id text, p_overlap text)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules;
+begin
+  perform durable._check_policy(p_id, row(p_overlap, null, null, null, null, null, null)::durable._schedule_policy);
+  v_schedule := durable._lock_known_schedule(p_id);
+  if v_schedule.workflow is null then
+    perform durable._fail_invalid(format('Schedule %L creates promises; only one of runs can be steered.', p_id));
+  end if;
+  return v_schedule;
+end
+$$;
+comment on function durable._known_schedule_of_runs(text, text) is 'Locks and answers a schedule of runs. WF001, WF004.';
+
+create or replace function durable._lock_occurrence(p_schedule durable._schedules, p_at bigint)
+returns void language plpgsql volatile
+as $$
+begin
+  perform durable._lock_names('{}', array[durable._occurrence_id(p_schedule, p_at)]);
+end
+$$;
+comment on function durable._lock_occurrence(durable._schedules, bigint) is 'The lock that a start takes on the id of an instant''s run.';
+
+create or replace function durable.trigger_schedule(id text, overlap text default null)
+returns table (run text, outcome text) language plpgsql volatile
+as $$
+declare
+  v_now constant bigint := durable._now_ms();
+  v_schedule durable._schedules := durable._known_schedule_of_runs($1, $2);
+  v_at constant bigint := v_now - v_now % 1000;
+begin
+  perform durable._adopt_idle_copy();
+  perform durable._lock_occurrence(v_schedule, v_at);
+  if v_schedule.runs_left = 0 then
+    perform durable._fail_conflict(format('Schedule %L has started all of its %s runs.', $1, v_schedule.max_runs),
+                                   'durable.schedule(..., max_runs => more, replace => true) raises the limit.');
+  end if;
+  v_schedule := durable._fire_instant(v_schedule, v_at, coalesce($2, v_schedule.overlap), v_now);
+  v_schedule.next_run_at := durable._nominal_next(v_schedule);
+  v_schedule := durable._with_poll(v_schedule, v_now);
+  perform durable._update_schedule(v_schedule);
+  perform durable._hint('durable_ready', v_now);
+  return query
+  select durable._occurrence_id(v_schedule, v_at),
+         coalesce((select i.outcome from durable._schedule_instants i where i.schedule = v_schedule.id and i.at = v_at),
+                  'started');
+end
+$$;
+comment on function durable.trigger_schedule(text, text) is
+  'Starts a run of a schedule now, paused or not: select * from durable.trigger_schedule(''nightly''). Its instant is the current second, so two calls within a second are one run. While the latest run goes on, overlap decides, by default the schedule''s: outcome is started, skipped or buffered. Answers the id that the run has, or will have. WF001, WF003 its limit of runs is reached, WF004.';
+
+create or replace function durable._instants_between(p_schedule durable._schedules, p_since bigint, p_until bigint)
+returns bigint[] language plpgsql stable
+as $$
+declare
+  v_instants bigint[];
+begin
+  if p_since is null or p_until is null or p_until < p_since then
+    perform durable._fail_invalid(
+      format('Schedule %L: a range has a begin, and an end that is not before it.', p_schedule.id));
+  elsif p_until > durable._now_ms() then
+    perform durable._fail_invalid(
+      format('Schedule %L: a range ends in the past; what lies ahead fires by itself.', p_schedule.id));
+  end if;
+  v_instants := durable._instants(p_schedule.cron, p_schedule.timezone, p_since - 1, p_until, 10000);
+  if v_instants[10001] <= p_until then
+    perform durable._fail_invalid(format('Schedule %L has more than 10000 instants in that range.', p_schedule.id),
+                                  format('Ask for less: the first 10000 end at %s.', durable._at(v_instants[10000])));
+  end if;
+  return v_instants[1:cardinality(v_instants) - 1];
+end
+$$;
+comment on function durable._instants_between(durable._schedules, bigint, bigint) is
+  'The instants of a range that is over, 10000 at most. WF004.';
+
+create or replace function durable._backfill(
+  p_schedule durable._schedules, p_instants bigint[], p_overlap text, p_now bigint)
+returns table (started bigint, buffered bigint) language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+begin
+  started := 0;
+  buffered := 0;
+  for n in 1 .. least(cardinality(p_instants), v_schedule.runs_left) loop
+    perform durable._lock_occurrence(v_schedule, p_instants[n]);
+    v_schedule := durable._fire_instant(v_schedule, p_instants[n], p_overlap, p_now);
+    started := started + (v_schedule.latest = durable._occurrence_id(v_schedule, p_instants[n]))::integer;
+  end loop;
+  buffered := (select count(*) from durable._schedule_instants i
+               where i.schedule = p_schedule.id and i.at = any (p_instants) and i.outcome = 'buffered');
+  v_schedule.next_run_at := durable._nominal_next(v_schedule);
+  v_schedule := durable._with_poll(v_schedule, p_now);
+  perform durable._update_schedule(v_schedule);
+  perform durable._hint('durable_ready', p_now);
+  return next;
+end
+$$;
+comment on function durable._backfill(durable._schedules, bigint[], text, bigint) is
+  'Fires instants that are over, in their order, under an overlap of their own. The caller has locked the schedule.';
+
+create or replace function durable.backfill_schedule(
+  id text, since timestamptz, until timestamptz, overlap text default 'buffer_all', dry_run boolean default true)
+returns table (instants bigint, started bigint, buffered bigint) language plpgsql volatile
+as $$
+declare
+  v_now constant bigint := durable._now_ms();
+  v_since constant bigint := durable._instant_ms($2);
+  v_until constant bigint := durable._instant_ms($3);
+  v_schedule durable._schedules;
+  v_instants bigint[];
+begin
+  if $4 not in ('allow', 'buffer_all') then
+    perform durable._fail_invalid(format('Schedule %L: a backfill knows no overlap %L.', $1, $4),
+                                  'allow starts all runs at once, buffer_all one after the other.');
+  end if;
+  v_schedule := durable._known_schedule_of_runs($1, $4);
+  v_instants := array(
+    select i.at from unnest(durable._instants_between(v_schedule, v_since, v_until)) as i (at)
+    where not exists (select from durable._promises p where p.id = any (array[durable._occurrence_id(v_schedule, i.at)]))
+    order by i.at);
+  instants := cardinality(v_instants);
+  started := 0;
+  buffered := 0;
+  if not $5 then
+    perform durable._adopt_idle_copy();
+    delete from durable._schedule_instants i where i.schedule = $1 and i.at = any (v_instants) and i.outcome = 'skipped';
+    select * into started, buffered from durable._backfill(v_schedule, v_instants, $4, v_now);
+  end if;
+  return next;
+end
+$$;
+comment on function durable.backfill_schedule(text, timestamptz, timestamptz, text, boolean) is
+  'Starts runs of the instants of a range that is over, those that have no run: select * from durable.backfill_schedule(''nightly'', ''2026-03-01'', ''2026-03-08''). It only counts them, unless dry_run => false. overlap: buffer_all, one after the other, or allow, all at once. A limit of runs counts them too. 10000 instants at most. WF001, WF004.';

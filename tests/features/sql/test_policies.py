@@ -1,0 +1,307 @@
+"""Law: each instant of a schedule is accounted for once, by its run or by a row that says why it has none."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.features.sql.test_scheduled_runs import HOUR, plan
+from tests.support.clock import Clock
+from tests.support.verbs import Connection, ask, tick
+
+MINUTE = 60_000
+EIGHT = 1_800_000_000_000
+"""2027-01-15T08:00Z, when the clock of these tests begins."""
+
+
+def sweep(conn: Connection) -> None:
+    """Tick until nothing is due."""
+    for _ in range(50):
+        if tick(conn)["schedules"] == 0:
+            return
+    raise AssertionError("schedules fire without end")
+
+
+def at(hour: str) -> str:
+    """The id of the run of an instant of schedule s on that day."""
+    return f"s-2027-01-15T{hour}Z"
+
+
+def end(conn: Connection, id_: str) -> None:
+    """End a run at once."""
+    ask(conn, ("select durable.cancel(%s, force => true)", (id_,)))
+
+
+def account(conn: Connection, schedule: str = "s") -> list[tuple[str, str]]:
+    """What became of the instants: hour and outcome, in order."""
+    rows = conn.execute(
+        "select to_char(at at time zone 'UTC', 'HH24:MI'), outcome from durable.schedule_instants i "
+        "where schedule = %s order by i.at",
+        (schedule,),
+    )
+    return [(hour, outcome) for hour, outcome in rows.fetchall()]
+
+
+def test_skip(conn: Connection, clock: Clock) -> None:
+    """While the latest run goes on, instants pass, and each is recorded with that run."""
+    ask(conn, plan(overlap="skip"))
+    clock.advance(3 * HOUR)
+    sweep(conn)
+    assert account(conn) == [("09:00", "started"), ("10:00", "skipped"), ("11:00", "skipped")]
+    (reason,) = ask(conn, ("select reason from durable.schedule_instants where outcome = 'skipped'", ()))
+    assert reason == f"run {at('09:00:00')} had not ended"
+    end(conn, at("09:00:00"))
+    clock.advance(HOUR)
+    sweep(conn)
+    assert account(conn)[-1] == ("12:00", "started")
+
+
+def test_buffer_one(conn: Connection, clock: Clock) -> None:
+    """The first instant that comes while a run goes on has its run when that one has ended; others pass."""
+    ask(conn, plan(overlap="buffer_one"))
+    clock.advance(3 * HOUR)
+    sweep(conn)
+    assert account(conn) == [("09:00", "started"), ("10:00", "buffered"), ("11:00", "skipped")]
+    assert ask(conn, ("select next_at = '2027-01-15T12:00Z' from durable.schedules", ())) == (True,)
+    end(conn, at("09:00:00"))
+    clock.advance(10_000)
+    sweep(conn)
+    assert account(conn) == [("09:00", "cancelled"), ("10:00", "started"), ("11:00", "skipped")]
+    assert ask(conn, ("select poll_at from durable._schedules", ())) == (None,)
+
+
+def test_buffer_all(conn: Connection, clock: Clock) -> None:
+    """All of them, in their order, one after the other."""
+    ask(conn, plan(overlap="buffer_all"))
+    clock.advance(3 * HOUR)
+    sweep(conn)
+    for hour in ("09:00", "10:00"):
+        end(conn, at(f"{hour}:00"))
+        clock.advance(10_000)
+        sweep(conn)
+    assert account(conn) == [("09:00", "cancelled"), ("10:00", "cancelled"), ("11:00", "started")]
+
+
+def test_cancel(conn: Connection, clock: Clock) -> None:
+    """The latest run is asked to end, and the newest instant waits for that."""
+    ask(conn, plan(overlap="cancel"))
+    clock.advance(HOUR)
+    sweep(conn)
+    # a run that has not begun ends at once
+    clock.advance(HOUR)
+    sweep(conn)
+    clock.advance(10_000)
+    sweep(conn)
+    assert account(conn) == [("09:00", "cancelled"), ("10:00", "started")]
+    (why,) = ask(conn, ("select value::text from durable.promises where id = %s", (at("09:00:00"),)))
+    assert "the next instant of schedule s has come" in why
+
+
+def test_a_window(conn: Connection, clock: Clock) -> None:
+    """What is older when the schedule fires is recorded as one range, however long it is, and not run."""
+    ask(conn, plan(cron="* * * * *", catch_up="90 minutes"))
+    clock.advance(7 * 24 * HOUR)
+    assert tick(conn)["schedules"] == 1
+    query = "select at, upto from durable._schedule_instants where outcome = 'missed'"
+    assert conn.execute(query.encode()).fetchall() == [
+        (EIGHT + MINUTE, EIGHT + 7 * 24 * HOUR - 90 * MINUTE - 1)
+    ]
+    (runs,) = ask(conn, ("select count(*) from durable.runs", ()))
+    assert runs == 91
+
+
+def test_begin_end_and_limit(conn: Connection, clock: Clock) -> None:
+    """No instant before the begin or after the end, and no run beyond the limit; then it is over."""
+    day = "2027-01-15T"
+    ask(conn, plan(starts=f"{day}10:00Z", ends=f"{day}12:00Z"))
+    ask(conn, plan("few", max_runs=2))
+    first = "select next_at = '2027-01-15T10:00Z' from durable.schedules where id = 's'"
+    assert ask(conn, (first, ())) == (True,)
+    hours = "select array_agg(extract(hour from i at time zone 'UTC')::int) from durable.next_instants('s') i"
+    assert ask(conn, (hours, ())) == ([10, 11, 12],)
+    clock.advance(9 * HOUR)
+    sweep(conn)
+    assert account(conn) == [("10:00", "started"), ("11:00", "started"), ("12:00", "started")]
+    assert account(conn, "few") == [("09:00", "started"), ("10:00", "started")]
+    query = "select id, state, runs_left, next_at from durable.schedules order by id"
+    assert conn.execute(query.encode()).fetchall() == [("few", "over", 0, None), ("s", "over", None, None)]
+
+
+def test_jitter(conn: Connection, clock: Clock) -> None:
+    """Runs begin later than their instants, each by its own part, which its id decides."""
+    ask(conn, plan(jitter="30 minutes"))
+    clock.advance(4 * HOUR)
+    sweep(conn)
+    query = (
+        b"select extract(epoch from substr(t.id, 3)::timestamptz) * 1000, t.retry_at "
+        b"from durable._tasks t order by t.id"
+    )
+    late = [int(retry - instant) for instant, retry in conn.execute(query).fetchall()[-1:]]
+    assert len(conn.execute(query).fetchall()) == 4
+    assert all(0 <= one <= 30 * MINUTE for one in late)
+    parts = conn.execute(
+        "select abs(hashtextextended(id, 0) % 1800001) from durable._tasks order by id desc limit 1"
+    ).fetchall()
+    assert late == [parts[0][0]]
+
+
+def test_a_pause_says_why_and_ends(conn: Connection, clock: Clock) -> None:
+    """Reason, who, and until when; what passes meanwhile is one row, and then it goes on by itself."""
+    ask(conn, plan())
+    until = datetime.fromtimestamp((EIGHT + 3 * HOUR) / 1000, UTC)
+    ask(conn, ("select durable.pause_schedule('s', 'moving house', %s, 'ada')", (until,)))
+    shown = "select state, pause_reason, paused_by, paused_until from durable.schedules"
+    assert ask(conn, (shown, ())) == ("paused", "moving house", "ada", until)
+    (why,) = ask(conn, ("select sentence from durable.why('s')", ()))
+    assert "moving house" in why and "ada" in why
+    clock.advance(5 * HOUR)
+    sweep(conn)
+    assert account(conn) == [("08:00", "paused"), ("12:00", "started"), ("13:00", "started")]
+    assert ask(conn, (shown, ())) == ("active", None, None, None)
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, ("select durable.pause_schedule('s', until => %s)", (until,)))
+    assert caught.value.sqlstate == "WF004"
+
+
+def test_failures_in_a_row_pause_it(conn: Connection, clock: Clock) -> None:
+    """Counted from the last pause: who resumes it gives it as many again."""
+    ask(conn, plan(pause_after=2, deadline="5 minutes"))
+    for _ in range(4):
+        clock.advance(HOUR)
+        sweep(conn)
+    query = ("select state, pause_reason, paused_by from durable.schedules", ())
+    reason = f"2 runs in a row have failed; the latest is {at('10:00:00')}"
+    assert ask(conn, query) == ("paused", reason, "pyengine")
+    ask(conn, ("select durable.resume_schedule('s')", ()))
+    clock.advance(HOUR)
+    sweep(conn)
+    assert account(conn) == [
+        ("09:00", "started"),
+        ("10:00", "started"),
+        ("10:00", "paused"),
+        ("13:00", "started"),
+    ]
+
+
+def test_trigger(conn: Connection, clock: Clock) -> None:
+    """A run now, also of a paused schedule; twice in one second it is one run."""
+    ask(conn, plan(overlap="skip"))
+    clock.advance(20 * MINUTE)
+    ask(conn, ("select durable.pause_schedule('s')", ()))
+    trigger = ("select run, outcome from durable.trigger_schedule('s', 'allow')", ())
+    assert ask(conn, trigger) == (at("08:20:00"), "started")
+    clock.advance(200)
+    assert ask(conn, trigger) == (at("08:20:00"), "started")
+    clock.advance(MINUTE)
+    assert ask(conn, ("select outcome from durable.trigger_schedule('s')", ())) == ("skipped",)
+    assert account(conn) == [("08:20", "started"), ("08:21", "skipped")]
+
+
+def test_backfill(conn: Connection, clock: Clock) -> None:
+    """It counts first; then each instant of the range without a run gets one, and its row goes."""
+    ask(conn, plan(catch_up="30 minutes"))
+    clock.advance(5 * HOUR)
+    sweep(conn)
+    assert account(conn) == [("09:00", "missed"), ("13:00", "started")]
+    call = "select instants, started, buffered from durable.backfill_schedule('s', %s, %s, %s, %s)"
+    span = ("2027-01-15T09:30Z", "2027-01-15T11:30Z")
+    assert ask(conn, (call, (*span, "allow", True))) == (2, 0, 0)
+    assert ask(conn, (call, (*span, "allow", False))) == (2, 2, 0)
+    assert ask(conn, (call, (*span, "allow", False))) == (0, 0, 0)
+    assert account(conn) == [
+        ("09:00", "missed"),
+        ("10:00", "started"),
+        ("11:00", "started"),
+        ("13:00", "started"),
+    ]
+    earlier = ("2027-01-14T22:00Z", "2027-01-15T00:00Z")
+    assert ask(conn, (call, (*earlier, "buffer_all", False))) == (3, 0, 3)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "overlap": ({"overlap": "queue"}, "'queue' is no overlap"),
+    "window": ({"catch_up": "-1 hour"}, "the window of catch_up is below zero"),
+    "jitter": ({"jitter": "2 days"}, "a jitter has 0 to 24 hours"),
+    "order": ({"starts": "2027-02-01T00:00Z", "ends": "2027-01-31T00:00Z"}, "ends before it starts"),
+    "over": ({"ends": "2020-01-15T08:30Z"}, "stands for no instant before its end"),
+    "no runs": ({"max_runs": 0}, "max_runs is at least 1"),
+    "no failures": ({"pause_after": 0}, "pause_after is 1 to 1000 failures"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_policy_that_says_nothing_is_refused(conn: Connection, name: str) -> None:
+    """With a sentence, and nothing is stored."""
+    options, sentence = REFUSED[name]
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, plan(**options))
+    assert caught.value.sqlstate == "WF004" and sentence in str(caught.value.diag.message_primary)
+    assert ask(conn, ("select count(*) from durable._schedules", ())) == (0,)
+
+
+WORDS = """
+@daily | at 00:00
+0 3 * * mon-fri | at 03:00 on Monday to Friday
+30 9,17 1 jan,jul * | at 09:30, 17:30 on day 1 of the month in January, July
+*/5 * * * * | every 5 minutes
+0 */2 * * * | at minute 0 of every 2 hours
+0 0 L * * | at 00:00 on the last day of the month
+0 9 * * FRI#2 | at 09:00 on the second Friday of the month
+0 9 * * 5L | at 09:00 on the last Friday of the month
+0 0 13 * 5 | at 00:00 on day 13 of the month or on Friday
+*/10 * * * * * | every 10 seconds, every minute
+0 9-17 * * 1-5 | at minute 0 of hour 9 to 17 on Monday to Friday
+every 90 minutes | every 90 minutes
+at 2027-03-01 09:00 | once, at 2027-03-01 09:00
+0 9 * * 1; every 6h | at 09:00 on Monday; and every 6h
+"""
+
+
+def test_expressions_description(conn: Connection) -> None:
+    """What a person reads in psql, in the zone of the schedule."""
+    for row in filter(None, WORDS.splitlines()):
+        cron, words = row.split(" | ")
+        assert ask(conn, ("select durable._schedule_text(%s, 'UTC')", (cron,))) == (f"{words}, UTC",), cron
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "buffer_one", "buffer_all", "cancel"])
+def test_each_instant_is_accounted_for_once(conn: Connection, clock: Clock, seed: int, overlap: str) -> None:
+    """Through outages, pauses, triggers and backfills, whatever ends when."""
+    dice = random.Random(f"{seed}-{overlap}")
+    window = dice.choice([None, "3 hours"])
+    ask(conn, plan(cron="*/20 * * * *", overlap=overlap, catch_up=window))
+    for _ in range(25):
+        clock.advance(dice.choice([5 * MINUTE, 20 * MINUTE, HOUR, 9 * HOUR]))
+        act = dice.random()
+        if act < 0.6:
+            sweep(conn)
+        elif act < 0.7:
+            ask(conn, ("select durable.pause_schedule('s')", ()))
+        elif act < 0.8:
+            ask(conn, ("select durable.resume_schedule('s')", ()))
+        elif act < 0.9:
+            ask(conn, ("select count(*) from durable.trigger_schedule('s')", ()))
+        else:
+            back = "durable.backfill_schedule('s', durable._at(%s), durable._at(%s), 'buffer_all', false)"
+            ask(conn, (f"select count(*) from {back}", (clock.now_ms - 5 * HOUR, clock.now_ms - HOUR)))
+        for (id_,) in conn.execute("select id from durable.runs where state = 'queued'").fetchall():
+            if dice.random() < 0.5:
+                end(conn, id_)
+    ask(conn, ("select durable.resume_schedule('s')", ()))
+    sweep(conn)
+    told = conn.execute(
+        "select i.at, "
+        "(select count(*) from durable._promises p where p.id = durable._occurrence_id(s, i.at)), "
+        "count(n.*) filter (where n.at = n.upto), count(n.*) filter (where n.at < n.upto) "
+        "from unnest(durable._instants('*/20 * * * *', 'UTC', %s, %s, 10000)) i (at) "
+        "cross join durable._schedules s "
+        "left join durable._schedule_instants n on i.at between n.at and n.upto "
+        "where i.at <= %s group by s, i.at",
+        (EIGHT, clock.now_ms, clock.now_ms),
+    ).fetchall()
+    odd = [row for row in told if next(filter(None, row[1:]), 0) != 1 or (row[1] and row[2])]
+    assert odd == [] and len(told) > 10, f"seed {seed}"
