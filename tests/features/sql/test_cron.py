@@ -159,7 +159,6 @@ UNREADABLE = {
     "@reboot": "@hourly",
     "@every 5m": "@hourly",
     "H * * * *": "minute: 'H' is not understood",
-    "* * * * 5L": "day of week: '5L' is not understood",
     "60 * * * *": "minute: '60' goes beyond 0 to 59",
     "60 * * * * *": "second: '60' goes beyond 0 to 59",
     "* 24 * * *": "hour: '24' goes beyond 0 to 23",
@@ -184,8 +183,6 @@ UNREADABLE = {
     "* * * * MON#6": "day of week: 'MON#6' is not understood",
     "* * * * L": "day of week: 'L' is not understood",
     "* * 2#1 * *": "day of month: '2#1' is not understood",
-    "H * * * *": "minute: 'H' is not understood",
-    "@every 5m": "'@every 5m' is not understood",
     "* * 15W * *": "day of month: '15W'",
     "١ * * * *": "minute: '١' is not understood",
 }
