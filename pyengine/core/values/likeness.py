@@ -173,7 +173,11 @@ def _twin(item: Any, back: Any) -> Any:
 
 
 def _in_fields(value: Any, back: Any, annotation: Any) -> Found:
-    hints = _hints(annotation)
+    try:
+        hints = _hints(annotation)
+    except TypeError:
+        # unhashable, e.g. a class of Annotated[int, {...}]
+        hints = _hints.__wrapped__(annotation)
     theirs = dict(parts(back) or ())
     for label, mine in parts(value) or ():
         # what a model has besides its fields has no declared type

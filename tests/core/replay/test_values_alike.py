@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 import pydantic
@@ -32,6 +32,7 @@ from pyengine.core.values.hints import has_fields
 from pyengine.errors import DecodeError, EncodeError, InvalidRequest
 from tests.core.replay.memory_run import MemoryRun, workflow
 
+T = TypeVar("T")
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
@@ -117,6 +118,12 @@ class Special(Item):
 @dataclass
 class Holder:
     value: Any
+
+
+@dataclass
+class Box(Generic[T]):
+    value: T
+    more: Any = None
 
 
 @dataclass
@@ -244,6 +251,7 @@ def test_what_is_declared_comes_back() -> None:
         (collections.Counter(a=1), dict[str, int]),
         (Scored(1, {"a": 1}), Scored),
         ({Level.LOW}, set[int]),
+        (Box([1]), Box[Annotated[list[int], {"unhashable": 1}]]),
     ):
         assert by_codec(value, annotation) == by_signature(value, annotation) == value
 
