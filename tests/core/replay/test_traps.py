@@ -210,6 +210,11 @@ async def goes_round() -> None:
         await asyncio.sleep(0)
 
 
+async def within() -> None:
+    """Waits for what goes round."""
+    await goes_round()
+
+
 async def calls_itself() -> None:
     """A callback that makes itself ready again."""
 
@@ -221,8 +226,10 @@ async def calls_itself() -> None:
 
 
 @pytest.mark.parametrize("bound", ["_CALLBACKS_MAX", "_STORM_S"])
-@pytest.mark.parametrize("code", [goes_round, calls_itself])
-def test_endless_loop_fails_the_run(code: Any, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("code", "place"), [(within, goes_round), (calls_itself, calls_itself)])
+def test_endless_loop_fails_the_run(
+    code: Any, place: Any, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A workflow that goes round without waiting fails instead of holding the worker for ever: after so many
     callbacks or so much time, with file and line.
     """
@@ -234,7 +241,7 @@ def test_endless_loop_fails_the_run(code: Any, bound: str, monkeypatch: pytest.M
 
     error = MemoryRun(workflow(code)).error
     assert isinstance(error, ForbiddenInWorkflow)
-    line = code.__code__.co_firstlineno + 3
+    line = place.__code__.co_firstlineno + 3
     assert f"in a loop without end at {__file__}, line {line}," in str(error)
 
 
