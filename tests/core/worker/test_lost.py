@@ -13,7 +13,6 @@ import pytest
 from pyengine import App, Worker, ctx
 from pyengine.core.protocol.turn import RunReport
 from pyengine.core.worker.run_state import LeasedRun, Live
-from pyengine.errors import EngineError
 from tests.support.idle import until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -270,22 +269,6 @@ do $$ declare p regclass; begin
   end loop;
 end $$
 """
-
-
-def test_app_run_tells_that_its_run_is_halted(dsn: str, conn: Connection) -> None:
-    """`app.run` does not wait for ever for a run that is set aside."""
-    app = App(dsn)
-
-    @app.step
-    def set_aside() -> None:
-        conn.execute("select durable.task_halt(%s)", (ctx.step.run_id,))
-
-    @app.workflow
-    async def go() -> None:
-        await set_aside()
-
-    with pytest.raises(EngineError, match=r"is halted.*by hand"):
-        app.run(go)
 
 
 def _third_is_poison(dsn: str) -> tuple[App, Any]:

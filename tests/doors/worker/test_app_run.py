@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import psycopg
 import pytest
 
-from pyengine import App, Retry
+from pyengine import App, Retry, ctx
 from pyengine.errors import EngineError, InvalidRequest
+
+Connection = psycopg.Connection[tuple[object, ...]]
 
 
 def test_app_run_installs_the_schema(empty_database: Callable[[], str]) -> None:
@@ -51,3 +54,19 @@ def test_app_run_does_not_wait_for_a_resume(dsn: str) -> None:
 
     with pytest.raises(EngineError, match=r"is paused: .*step breaks failed in attempt 1: OSError: down"):
         app.run(work)
+
+
+def test_app_run_tells_that_its_run_is_halted(dsn: str, conn: Connection) -> None:
+    """`app.run` does not wait for ever for a run that is set aside."""
+    app = App(dsn)
+
+    @app.step
+    def set_aside() -> None:
+        conn.execute("select durable.task_halt(%s)", (ctx.step.run_id,))
+
+    @app.workflow
+    async def go() -> None:
+        await set_aside()
+
+    with pytest.raises(EngineError, match=r"is halted.*by hand"):
+        app.run(go)
