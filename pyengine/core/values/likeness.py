@@ -21,7 +21,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pyengine.core.values.error_access import asked
 from pyengine.core.values.hints import bare, class_of, field_types, has_fields
-from pyengine.core.values.paths import at, parts, place
+from pyengine.core.values.paths import at, parts, place, same
 from pyengine.core.values.pydantic_models import is_model
 from pyengine.errors import EncodeError
 
@@ -70,12 +70,14 @@ def refuse_unlike(value: Any, back: Any, annotation: Any, where: str) -> None:
 
 def _zoned(value: Any) -> datetime | time | None:
     """Return a time in a value whose zone has another offset on other days."""
-    todo = [value]
+    # a value may hold itself in a field that is not written
+    todo, seen = [value], set[int]()
     while todo:
         one = todo.pop()
         cls = type(one)
-        if cls in _ATOMS:
+        if cls in _ATOMS or id(one) in seen:
             continue
+        seen.add(id(one))
         if cls in _ARRAYS:
             todo.extend(one)
         elif isinstance(one, datetime | time):
@@ -136,7 +138,8 @@ def _other_class(value: Any, back: Any) -> Found:
         return None
     cls = type(value)
     if cls is not type(back):
-        return "", value, back
+        # what an `__eq__` of a class leaves out is no concern of ours
+        return ("", value, back) if same(value, back) else None
     if cls is dict:
         return _in_dict(value, back, Any, Any)
     return _in_array(value, back, ()) if cls is list else None

@@ -60,10 +60,11 @@ class ValueType:
         """
         if self._is_any:
             return encode_value(value, where)
+        plain = self._json(value, where) if self._is_json else self._plain(value, where)
         run = scope.get()
         if self._codec.overlooks and (run is None or run.run.exact):
             refuse_zone(value, where)
-        return encode_value(self._json(value, where) if self._is_json else self._plain(value, where), where)
+        return encode_value(plain, where)
 
     def decode(self, plain: Any, where: str) -> Any:
         """Return the value that plain data stands for.
