@@ -81,10 +81,14 @@ class Transaction:
         self._left = False
         self._savepoints = 0
 
+    @property
+    def _subject(self) -> str:
+        return "the transaction" if self._name == "transaction" else f"transaction {self._name}"
+
     async def __aenter__(self) -> Self:
         if self._log is not None or self._left:
             raise InvalidRequest(
-                f"transaction {self._name} was entered before", hint="call ctx.transaction() for each block"
+                f"{self._subject} was entered before", hint="call ctx.transaction() for each block"
             )
         self._log = await self._transactions.begin(self._name, self._timeout_ms)
         return self
@@ -93,7 +97,7 @@ class Transaction:
 
         def __enter__(self) -> NoReturn:
             raise InvalidRequest(
-                f"transaction {self._name} was entered by `with`",
+                f"{self._subject} was entered by `with`",
                 hint="async with ctx.transaction() as tx: ...",
             )
 
@@ -111,7 +115,7 @@ class Transaction:
             try:
                 await self._transactions.ask(log, "commit")
             except EngineError as refused:
-                refused.add_note(f"transaction {self._name} of run {self._run_id} was rolled back")
+                refused.add_note(f"{self._subject} of run {self._run_id} was rolled back")
                 raise
         finally:
             self._transactions.leave(log)
@@ -393,7 +397,7 @@ class Transaction:
         if self._log is None or self._left:
             when = "before it began" if self._log is None else "after its end"
             raise InvalidRequest(
-                f"transaction {self._name}: tx.{verb} was used {when}",
+                f"{self._subject}: tx.{verb} was used {when}",
                 hint="inside: async with ctx.transaction() as tx",
             )
         return self._log
@@ -404,7 +408,7 @@ class Transaction:
             raise InvalidRequest(f"tx.{kind} takes the text of a statement, not {query!r}")
         if log.ask is not None:
             raise InvalidRequest(
-                f"transaction {self._name}: another statement is running", hint="await one after the other"
+                f"{self._subject}: another statement is running", hint="await one after the other"
             )
         return await self._transactions.ask(log, kind, query, args)
 

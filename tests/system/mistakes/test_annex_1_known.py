@@ -118,7 +118,7 @@ def test_row_25_a_transaction_without_async() -> None:
             await tx.execute("select 1")
 
     error = MemoryRun(workflow(saves)).error
-    assert isinstance(error, InvalidRequest) and "was entered by `with`" in error.message
+    assert isinstance(error, InvalidRequest) and error.message == "the transaction was entered by `with`"
     assert error.hint == "async with ctx.transaction() as tx: ..."
 
 
