@@ -73,7 +73,8 @@ if TYPE_CHECKING:
         HttpStatusError,
         Secret,
     )
-    from pyengine.features.many_runs.client import RunFilter, Steered
+    from pyengine.features.many_runs.client import Steered
+    from pyengine.features.many_runs.filters import RunFilter
     from pyengine.features.promises.client import Opaque
     from pyengine.features.promises.records import PromiseConflict, PromiseRecord
     from pyengine.features.schedules.client import Schedule
@@ -162,7 +163,7 @@ _HOMES = {
     "JoinSet": "core.replay.join_sets",
     "Progress": "core.client.run_status",
     "Run": "core.client.run",
-    "RunFilter": "features.many_runs.client",
+    "RunFilter": "features.many_runs.filters",
     "RunMoment": "core.client.run_status",
     "RunStatus": "core.client.run_status",
     "Schedule": "features.schedules.client",

@@ -18,12 +18,13 @@ from pyengine.core.definitions.registry import Registry
 from pyengine.features.many_runs.client import ManyRuns
 from pyengine.features.many_runs.starts import ManyStarts
 from pyengine.features.promises.client import Promises
+from pyengine.features.removal.client import Removal
 from pyengine.features.schedules.client import Schedules
 
 __all__ = ["Client", "ClientApi"]
 
 
-class ClientApi(CoreClient, ManyStarts, ManyRuns):
+class ClientApi(CoreClient, ManyStarts, ManyRuns, Removal):
     """Starts runs, waits for them, and controls them.
 
     Args:

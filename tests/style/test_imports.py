@@ -32,8 +32,8 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("core.client", "core.worker"),
     (
         *("features.compensation", "features.dependencies", "features.http", "features.many_runs"),
-        *("features.progress", "features.promises", "features.remote", "features.schedules"),
-        *("features.sql", "features.checks"),
+        *("features.progress", "features.promises", "features.remote", "features.removal"),
+        *("features.schedules", "features.sql", "features.checks"),
     ),
     ("features.calls",),
     ("doors.admin", "doors.embedded", "doors.gateway", "doors.program"),

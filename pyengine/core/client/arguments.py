@@ -174,3 +174,24 @@ def tags_text(tags: Mapping[str, str] | None) -> str:
 def new_id() -> str:
     """Return a new random run id that grows with time; `durable._fresh_id`."""
     return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+
+
+def replaced_results(codec: Codec, registry: Registry, given: Mapping[str | int, Any] | None) -> str:
+    """Return the results that a fork replaces as JSON text, each of its step's type if that is known here.
+
+    Args:
+        codec: encodes them.
+        registry: the code known here.
+        given: results by name or child number of a call, or payloads by "signal:<name>:<number>".
+
+    Raises:
+        EncodeError: one does not fit the type of its step.
+    """
+    steps = {one.name: one.signature.result.annotation for one in registry.steps()}
+    values = {
+        str(key): msgspec.Raw(
+            codec.encode(value, steps.get(str(key), Any), where=f"the value for {key}").encode()
+        )
+        for key, value in (given or {}).items()
+    }
+    return msgspec.json.encode(values).decode()

@@ -1,7 +1,8 @@
 """The handle of a run, and the verbs of a client for one run.
 
 Lives here: `Run`, which has an id and no state, so there can be several for one run, in any process; and
-`RunControl`, its verbs: get, wait, signal, cancel, pause, resume, redrive, fork, and those of run_watch.py.
+`RunControl`, its verbs: get, wait, signal, cancel, pause, resume, redrive, fork, and those of run_watch.py
+and run_start.py.
 May not: a connection, SQL text, a decision; SQL decides whether a run can be cancelled or forked, and each
 refusal has its class of error. Design: every verb is one statement, in a transaction of its own or in the
 caller's (`conn`). A verb can be repeated after a lost connection: a signal has a key, a fork has the id of
@@ -15,8 +16,8 @@ from collections.abc import AsyncIterator, Generator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overload
 
-import msgspec
-
+from pyengine.core.client.arguments import replaced_results
+from pyengine.core.client.run_start import RunStart
 from pyengine.core.client.run_status import RunMoment, RunStatus, read_moment, read_status
 from pyengine.core.client.run_watch import RunWatch
 from pyengine.core.client.signal_payloads import signal_payload
@@ -170,6 +171,12 @@ class Run(Generic[T]):
         """Continue it after it was dead; as `Client.redrive`."""
         await self._client.redrive(self.id, conn=conn)
 
+    async def reschedule(
+        self, *, at: datetime | None = None, delay: Duration | None = None, conn: Any = None
+    ) -> datetime:
+        """Move its start before it has begun; as `Client.reschedule`."""
+        return await self._client.reschedule(self.id, at=at, delay=delay, conn=conn)
+
     async def fork(
         self,
         *,
@@ -200,7 +207,7 @@ class Run(Generic[T]):
         return f"<run {self.id}>"
 
 
-class RunControl(RunWatch):
+class RunControl(RunWatch, RunStart):
     """The verbs of a client for one run, as a mixin; the client has the transport.
 
     `conn` is a connection of the caller's, as `start` takes it.
@@ -385,8 +392,7 @@ class RunControl(RunWatch):
             EncodeError: a value does not fit the type of its step.
         """
         new_id = secrets.token_hex(16) if id is None else id
-        values = msgspec.json.encode({str(key): self._replacement(key, v) for key, v in (set or {}).items()})
-        cut = (seq, step, values.decode())
+        cut = (seq, step, replaced_results(self._codec, self._registry, set))
         try:
             await self._transport.first_row(conn, FORK, run_id, *cut, new_id, queue, version)
         except Conflict:
@@ -420,13 +426,6 @@ class RunControl(RunWatch):
             raise InvalidRequest("at is an instant, so it has a time zone", hint="datetime.now(timezone.utc)")
         (row,) = await self._transport.rows(AS_OF, run_id, seq, at, generation)
         return read_moment(row)
-
-    def _replacement(self, key: str | int, value: Any) -> msgspec.Raw:
-        """Return a value as the result of a call: of the step's type, if it is a step known here."""
-        steps = {one.name: one.signature.result.annotation for one in self._registry.steps()}
-        return msgspec.Raw(
-            self._codec.encode(value, steps.get(str(key), Any), where=f"the value for {key}").encode()
-        )
 
     async def _result(
         self, id: str, codec: TypeCodec, timeout: Duration | None, hint_count: int | None

@@ -67,7 +67,7 @@ _COMMANDS = {
     "show": ("show",),
     "check": ("check",),
     "why": ("why",),
-    "steering": ("signal", "cancel", "pause", "resume", "redrive", "fork", "as-of"),
+    "steering": ("signal", "cancel", "pause", "resume", "redrive", "reschedule", "delete", "fork", "as-of"),
     "steering_many": ("signal-many", "settle"),
     "replay_check": ("replay-check",),
 }

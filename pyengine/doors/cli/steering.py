@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +21,7 @@ from pyengine.core.database.statements.procedures import (
     FORK,
     PAUSE,
     REDRIVE,
+    RESCHEDULE,
     RESUME,
     Procedure,
 )
@@ -32,9 +33,10 @@ from pyengine.doors.cli.display.ids import only_beginning, whole_id
 from pyengine.doors.cli.display.timeline import error_text
 from pyengine.doors.cli.output import clip, compact, listed, printable, read_json, state_text
 from pyengine.doors.cli.runs import MAX_START_BYTES, checked_id, checked_text
-from pyengine.doors.cli.steering_many import Selection, checked_json, steer_many
+from pyengine.doors.cli.steering_many import Selection, checked_json, confirm, steer_many
 from pyengine.errors import Conflict, EngineError, InvalidRequest, NotFound
-from pyengine.features.many_runs.statements import CANCEL_MANY, PAUSE_MANY, RESUME_MANY
+from pyengine.features.many_runs.statements import CANCEL_MANY, PAUSE_MANY, REDRIVE_MANY, RESUME_MANY
+from pyengine.features.removal.statements import DELETE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,6 +63,8 @@ def add_to(app: typer.Typer) -> None:
     command(app)(pause)
     command(app)(resume)
     command(app)(redrive)
+    command(app)(reschedule)
+    command(app)(delete)
     command(app)(fork)
     command(app, "as-of")(as_of)
 
@@ -126,23 +130,70 @@ def resume(at: Invocation, ids: RunIds = None, *, selection: Selection) -> None:
 
 def redrive(
     at: Invocation,
-    id: Annotated[str | None, typer.Argument(help="Id of the run; or --all.", show_default=False)] = None,
+    ids: RunIds = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All runs that are dead.")] = False,
+    *,
+    selection: Selection,
 ) -> None:
     """Continue dead runs, those whose workers were lost too often."""
-    if (id is None) != everything:
+    if bool(ids or selection.is_filter) == everything:
         raise InvalidRequest(
-            "one dead run is redriven, or all of them: name it, or add --all",
+            "dead runs are redriven by their ids, by a filter, or all of them: name them, or add --all",
             hint=at.line("ps", "--state", "dead"),
         )
-    if id is None:
+    single = selection.single(ids)
+    if not everything and single is None:
+        if selection.state not in (None, "dead"):
+            raise InvalidRequest("only dead runs are redriven", hint=at.line("resume", "--help"))
+        dead = replace(selection, state="dead") if selection.is_filter else selection
+        steer_many(at, "redrive", ids or [], dead, REDRIVE_MANY)
+        return
+    if single is None:
         with at.database() as db:
             number = int(db.ask(REDRIVE, None)["number"])
     else:
-        with steered(at, id, "redrive") as (db, id):
-            number = int(db.ask(REDRIVE, id)["number"])
+        with steered(at, single, "redrive") as (db, single):
+            number = int(db.ask(REDRIVE, single)["number"])
     text = f"{number} dead run{'s' if number != 1 else ''} redriven"
-    at.out.answer({"redriven": number, "id": id}, lambda console: console.print(text))
+    at.out.answer({"redriven": number, "id": single}, lambda console: console.print(text))
+
+
+def reschedule(
+    at: Invocation,
+    id: RunId,
+    instant: Annotated[
+        str | None, typer.Option("--at", metavar="INSTANT", help="The instant: '2025-01-31 12:00+01'.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", help="How long from now on: 30s, 2h; 0s is now.")
+    ] = None,
+) -> None:
+    """Move the start of a run that has not begun."""
+    delay_ms = optional_duration(delay, what="--delay")
+    if (instant is None) == (delay_ms is None):
+        raise InvalidRequest(
+            "a start is moved to an instant or by a delay",
+            hint=f"{at.line('reschedule', id, '--delay', '2h')}, or --at",
+        )
+    if instant is not None:
+        checked_text("an instant", instant)
+    with steered(at, id, "reschedule") as (db, id):
+        db.ask(RESCHEDULE, id, instant, delay_ms)
+        _answer(at, db, id)
+
+
+def delete(
+    at: Invocation,
+    id: RunId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Delete a run that has ended, with its children and all that belongs to it."""
+    with steered(at, id, "delete") as (db, id):
+        if not yes:
+            confirm(at, f"delete: {printable(id)} and its children")
+        deleted = bool(db.ask(DELETE, id)["deleted"])
+    text = f"{printable(id)}  {'deleted' if deleted else 'was removed before'}"
+    at.out.answer({"id": id, "deleted": deleted}, lambda console: console.print(text, soft_wrap=True))
 
 
 def fork(

@@ -22,7 +22,15 @@ from pyengine.doors.cli.display.ids import cut_all, whole_ids
 from pyengine.doors.cli.output import listed, printable
 from pyengine.doors.cli.runs import checked_id, checked_tags, checked_text, states
 from pyengine.errors import InvalidRequest
-from pyengine.features.many_runs.statements import BATCH, MATCHING_RUNS, SETTLE_MANY, SIGNAL_MANY
+from pyengine.features.many_runs.statements import (
+    BATCH,
+    FORK_MANY,
+    FORKS,
+    MATCHING_ENDED_RUNS,
+    MATCHING_RUNS,
+    SETTLE_MANY,
+    SIGNAL_MANY,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +46,36 @@ class Outcome:
     id: str
     outcome: str
     state: str | None
+
+    @classmethod
+    def read(cls, id: str, outcome: str, state: Any) -> Outcome:
+        """Return the outcome that a row says."""
+        return cls(id=id, outcome=outcome, state=None if state is None else str(state))
+
+    @property
+    def last(self) -> str:
+        """The text of the last column."""
+        return self.state or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """The outcome of `fork-many` for one id: its fork, or the problem."""
+
+    id: str
+    outcome: str
+    fork: str | None
+    problem: str | None
+
+    @classmethod
+    def read(cls, id: str, outcome: str, fork: str | None, problem: str | None) -> Forked:
+        """Return the outcome that a row says."""
+        return cls(id=id, outcome=outcome, fork=fork, problem=problem)
+
+    @property
+    def last(self) -> str:
+        """The text of the last column."""
+        return printable(self.fork or self.problem or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +110,71 @@ class Selection:
         """Whether there is a filter."""
         return any((self.workflow, self.state, self.tags, self.started_after, self.started_before))
 
+    def request(self) -> tuple[Procedure, tuple[object, ...]]:
+        """Return the statement that answers the ids, and its values but the place and the number of ids."""
+        started = (self.started_after, self.started_before)
+        return MATCHING_RUNS, (self.workflow, self.state, self._tags_text(), *started)
+
+    def _texts(self) -> dict[str, str | None]:
+        """Return the texts of the filter by what they are."""
+        texts = {"a workflow name": self.workflow, "a state": self.state}
+        return texts | {"an instant": self.started_after, "another instant": self.started_before}
+
+    def check(self) -> None:
+        """Refuse what the database cannot store."""
+        for name, text in self._texts().items():
+            if text is not None:
+                checked_text(name, text)
+
+    def _tags_text(self) -> str | None:
+        return json.dumps(checked_tags(self.tags)) if self.tags else None
+
     def single(self, ids: list[str] | None) -> str | None:
         """Return the id if one run is named and nothing else is asked for."""
         return ids[0] if ids and len(ids) == 1 and not self.is_filter and not self.dry_run else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedSelection(Selection):
+    """The options that select runs that have ended."""
+
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state", "-s", autocompletion=states, help="All in this state: failed, timed_out, ..."
+        ),
+    ] = None
+    error: Annotated[
+        str | None, typer.Option("--error", help="All that failed with an error of this class.")
+    ] = None
+    ended_after: Annotated[
+        str | None, typer.Option("--ended-after", metavar="INSTANT", help="All that ended then or later.")
+    ] = None
+    ended_before: Annotated[
+        str | None, typer.Option("--ended-before", metavar="INSTANT", help="All that ended before that.")
+    ] = None
+
+    @property
+    def is_filter(self) -> bool:
+        """Whether there is a filter."""
+        wanted = (self.workflow, self.state, self.tags, self.started_after, self.started_before)
+        return any((*wanted, self.error, self.ended_after, self.ended_before))
+
+    def request(self) -> tuple[Procedure, tuple[object, ...]]:
+        """Return the statement for runs that have ended."""
+        spans = (self.ended_after, self.ended_before, self.started_after, self.started_before)
+        return MATCHING_ENDED_RUNS, (self.workflow, self.state, self._tags_text(), self.error, *spans)
+
+    def _texts(self) -> dict[str, str | None]:
+        ended = {"an error": self.error, "an instant of end": self.ended_after}
+        return Selection._texts(self) | ended | {"another instant of end": self.ended_before}
 
 
 def add_to(app: typer.Typer) -> None:
     """Make these functions commands."""
     command(app, "signal-many")(signal_many)
     command(app)(settle)
+    command(app, "fork-many")(fork_many)
 
 
 def signal_many(
@@ -101,6 +195,43 @@ def signal_many(
         checked_text("a key", dedup)
     values = (name, payload, dedup, None)
     steer_many(at, "signal-many", ids or [], selection, SIGNAL_MANY, *values, column="NUMBER")
+
+
+def fork_many(
+    at: Invocation,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(help="Ids of runs; or a filter.", show_default=False, metavar="[ID]..."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Names this call: the same call again makes no fork twice.")
+    ] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", help="Copy so many events; 1: from the beginning.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("--step", help="Copy the events before the first call of this name.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Their queue; else the same.")] = None,
+    version: Annotated[
+        str | None, typer.Option("--workflow-version", help="Their version; else the same.")
+    ] = None,
+    *,
+    selection: EndedSelection,
+) -> None:
+    """Try runs that have ended again, under new ids, each from before the call that failed."""
+    if key is None:
+        raise InvalidRequest(
+            "fork-many has a key, by which the same call again, after an abort too, makes no fork twice",
+            hint=at.line("fork-many", "--state", "failed", "--key", "today"),
+        )
+    for name, text in {"a key": key, "a step": step, "a queue name": queue, "a version": version}.items():
+        if text is not None:
+            checked_text(name, text)
+    values = (key, seq, step, "{}", queue, version)
+    steer_many(
+        at, "fork-many", ids or [], selection, FORK_MANY, *values, column="FORK", kind=Forked, most=FORKS
+    )
 
 
 def settle(
@@ -127,6 +258,8 @@ def steer_many(
     procedure: Procedure,
     *values: object,
     column: str = "STATE",
+    kind: type[Outcome] | type[Forked] = Outcome,
+    most: int | None = None,
 ) -> None:
     """Do a verb to all selected runs, in batches, and print the outcome of each.
 
@@ -138,6 +271,8 @@ def steer_many(
         procedure: the verb: takes the ids of a batch, and `values`.
         values: the values that all ids share.
         column: title of the third column.
+        kind: what a row of the verb is read as.
+        most: the largest number of ids of a batch; None means as many as of any verb.
 
     Raises:
         InvalidRequest: there is neither an id nor a filter, or both, or the filter was not confirmed.
@@ -152,7 +287,7 @@ def steer_many(
             "name runs by their ids, or select them by a filter",
             hint=at.line(verb, "--workflow", "NAME", "--state", "waiting", "--dry-run"),
         )
-    outcomes: list[Outcome] = []
+    outcomes: list[Outcome | Forked] = []
     with at.database() as db:
         try:
             selected = _matching(db, selection) if selection.is_filter else _named(at, db, verb, ids)
@@ -160,13 +295,12 @@ def steer_many(
                 at.out.answer(selected, lambda console: _show_ids(console, selected))
                 return
             if selection.is_filter and not selection.yes and selected:
-                _confirm(at, verb, selected)
-            for first in range(0, len(selected), BATCH):
-                row = db.ask(procedure, selected[first : first + BATCH], *values)
-                outcomes += [
-                    Outcome(id=id, outcome=outcome, state=None if state is None else str(state))
-                    for id, outcome, state in json.loads(row["outcomes"])
-                ]
+                runs = f"{len(selected)} run{'' if len(selected) == 1 else 's'}"
+                confirm(at, f"{verb}: {runs}, {printable(listed(selected, 5))}")
+            size = BATCH if most is None else most
+            for first in range(0, len(selected), size):
+                row = db.ask(procedure, selected[first : first + size], *values)
+                outcomes += [kind.read(*one) for one in json.loads(row["outcomes"])]
         except psycopg.Error as error:
             raise explain(error) from error
     at.out.answer(outcomes, lambda console: _show_outcomes(console, at.out.width(), outcomes, column))
@@ -181,35 +315,29 @@ def _named(at: Invocation, db: Database, verb: str, texts: list[str]) -> list[st
 
 def _matching(db: Database, selection: Selection) -> list[str]:
     """Return the ids of all runs that a filter selects."""
-    texts = {"a workflow name": selection.workflow, "a state": selection.state}
-    texts |= {"an instant": selection.started_after, "another instant": selection.started_before}
-    for name, text in texts.items():
-        if text is not None:
-            checked_text(name, text)
-    tags = json.dumps(checked_tags(selection.tags)) if selection.tags else None
-    instants = (selection.started_after, selection.started_before)
+    selection.check()
+    procedure, wanted = selection.request()
     ids: list[str] = []
     while True:
         last = ids[-1] if ids else ""
-        page = db.ask(MATCHING_RUNS, selection.workflow, selection.state, tags, *instants, last, BATCH)["ids"]
+        page = db.ask(procedure, *wanted, last, BATCH)["ids"]
         ids += page
         if len(page) < BATCH:
             return ids
 
 
-def _confirm(at: Invocation, verb: str, ids: list[str]) -> None:
-    """Ask for confirmation of a filter.
+def confirm(at: Invocation, question: str) -> None:
+    """Ask for confirmation.
 
     Raises:
         InvalidRequest: there is no terminal to ask on, or the answer is no.
     """
-    question = f"{verb}: {len(ids)} run{'' if len(ids) == 1 else 's'}, {printable(listed(ids, 5))}"
     if at.out.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidRequest(
             f"{question}: there is no terminal to confirm that on", hint="add --yes, or try --dry-run first"
         )
     if not typer.confirm(f"{question}. Go on?", err=True):
-        raise InvalidRequest(f"{verb}: nothing was done")
+        raise InvalidRequest(f"{question.partition(':')[0]}: nothing was done")
 
 
 def _show_ids(console: Console, ids: list[str]) -> None:
@@ -217,7 +345,9 @@ def _show_ids(console: Console, ids: list[str]) -> None:
         console.print(printable(id), soft_wrap=True)
 
 
-def _show_outcomes(console: Console, width: int | None, outcomes: list[Outcome], column: str) -> None:
+def _show_outcomes(
+    console: Console, width: int | None, outcomes: list[Outcome | Forked], column: str
+) -> None:
     """Print the number of each outcome, and a line for each id, failures first."""
     counts = Counter(one.outcome for one in outcomes)
     parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.most_common()]
@@ -226,7 +356,7 @@ def _show_outcomes(console: Console, width: int | None, outcomes: list[Outcome],
     columns = [
         Column(title="ID", cells=[printable(one.id) for one in shown], rank=0, least=20, cut=cut_all),
         Column(title="OUTCOME", cells=[one.outcome.replace("_", " ") for one in shown], rank=1),
-        Column(title=column, cells=[one.state or "" for one in shown], rank=2),
+        Column(title=column, cells=[one.last for one in shown], rank=2),
     ]
     if outcomes:
         print_columns(console, columns, width)

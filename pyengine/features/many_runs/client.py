@@ -1,6 +1,7 @@
-"""Batch verbs: signal, cancel, pause and resume many runs, settle many promises, and ask why many runs wait.
+"""Batch verbs: signal, cancel, pause, resume, redrive and fork many runs, settle many promises, and ask why
+many runs wait.
 
-Lives here: `RunFilter`, `Steered`, and `ManyRuns`, the batch verbs of a client. May not: SQL text, a
+Lives here: `Steered`, and `ManyRuns`, the batch verbs of a client. May not: SQL text, a
 decision; SQL decides the outcome of each id, in one statement that takes its locks in order. Design: ids are
 sent in batches, each in a transaction of its own, so that no transaction holds many locks. On a connection of
 the caller's all ids are one statement, since two statements of one transaction would take their locks out of
@@ -11,14 +12,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from pyengine.core.client.run_status import RunState
+from pyengine.core.client.arguments import replaced_results
 from pyengine.core.client.signal_payloads import signal_payload
 from pyengine.core.client.transport import Transport
 from pyengine.core.database.statements.procedures import WHY_MANY, Procedure
@@ -28,11 +28,14 @@ from pyengine.core.definitions.signals import Signal, check_signal_name
 from pyengine.core.protocol.causes import Cause, read_causes
 from pyengine.core.values.codec import Codec
 from pyengine.errors import InvalidRequest
+from pyengine.features.many_runs.filters import RunFilter, matching
 from pyengine.features.many_runs.statements import (
     BATCH,
     CANCEL_MANY,
-    MATCHING_RUNS,
+    FORK_MANY,
+    FORKS,
     PAUSE_MANY,
+    REDRIVE_MANY,
     RESUME_MANY,
     SETTLE_MANY,
     SIGNAL_MANY,
@@ -46,41 +49,26 @@ Outcome: TypeAlias = Literal["done", "already", "ended", "refused", "not_found"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
-    """Selects runs that have not ended, child runs too; None means any.
-
-    Args:
-        workflow: of this workflow.
-        state: in this state.
-        tags: with all of these tags.
-        started_after: started at this instant or later; it has a time zone.
-        started_before: started before this instant; it has a time zone.
-    """
-
-    workflow: str | None = None
-    state: RunState | None = None
-    tags: Mapping[str, str] | None = None
-    started_after: datetime | None = None
-    started_before: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Steered:
     """The outcome of a batch verb for one run or promise.
 
     Args:
         id: its id.
         outcome: "done"; "already", it was in that state before; "ended", it has ended otherwise; "refused",
-            it is a step, which only its worker completes, or its workflow does not receive such a signal;
-            "not_found".
+            it is a step, which only its worker completes, or its workflow does not receive such a signal, or
+            it is not dead, or cannot be forked so; "not_found".
         state: the state of the run or promise now; None for a signal, and if it does not exist.
         delivery: number of the signal among those of its name that the run was sent.
+        fork: id of its fork, made now or before.
+        problem: why it cannot be forked.
     """
 
     id: str
     outcome: Outcome
     state: str | None = None
     delivery: int | None = None
+    fork: str | None = None
+    problem: str | None = None
 
 
 class ManyRuns:
@@ -163,7 +151,7 @@ class ManyRuns:
         text = "null" if isinstance(runs, Mapping) else encode(payload)
         key = secrets.token_hex(16) if dedup is None and conn is None else dedup
         return await self._run_batches(
-            SIGNAL_MANY, runs, conn, name, text, key, encode=encode, field="delivery"
+            SIGNAL_MANY, runs, conn, name, text, key, encode=encode, fields=("delivery",)
         )
 
     async def cancel_many(
@@ -224,6 +212,65 @@ class ManyRuns:
         """
         return await self._run_batches(RESUME_MANY, runs, conn)
 
+    async def redrive_many(self, runs: Iterable[str] | RunFilter, *, conn: Any = None) -> list[Steered]:
+        """Let many dead runs go on, those whose workers were lost too often, in place.
+
+        Args:
+            runs: ids, or a filter, which selects the dead ones only.
+            conn: a connection of yours, in whose transaction it is done.
+
+        Returns:
+            The outcome of each id; "refused" for a run that is paused or halted.
+
+        Raises:
+            InvalidRequest: the filter is invalid, or names another state.
+        """
+        if isinstance(runs, RunFilter) and not runs.ended:
+            if runs.state not in (None, "dead"):
+                raise InvalidRequest("only dead runs are redriven", hint="client.resume_many(filter)")
+            runs = replace(runs, state="dead")
+        return await self._run_batches(REDRIVE_MANY, runs, conn)
+
+    async def fork_many(
+        self,
+        runs: Iterable[str] | RunFilter,
+        *,
+        key: str,
+        seq: int | None = None,
+        step: str | None = None,
+        set: Mapping[str | int, Any] | None = None,
+        queue: str | None = None,
+        version: str | None = None,
+        conn: Any = None,
+    ) -> list[Steered]:
+        """Try many runs again that have ended, as forks under new ids.
+
+        Without a position each goes on before the last call that failed; one without such a call takes over
+        all of its events.
+
+        Args:
+            runs: ids, or a filter of runs that have ended. Forks that this call has made are passed over.
+            key: names this call: called again with it, after an abort too, it makes no fork twice.
+            seq: the number of events to copy; 1 means from the beginning.
+            step: copies the events before the first call of this name.
+            set: replaces recorded results, as `fork` does.
+            queue: their queue; None means the same.
+            version: their workflow version; None means the same.
+            conn: a connection of yours, in whose transaction it is done, for 1000 ids at most.
+
+        Returns:
+            The outcome of each id, with its `fork`; "already" if it was made before, "refused" with the
+            `problem`.
+
+        Raises:
+            InvalidRequest: the key, the position, a value or the filter is invalid.
+            EncodeError: a value does not fit the type of its step.
+        """
+        cut = (key, seq, step, replaced_results(self._codec, self._registry, set), queue, version)
+        return await self._run_batches(
+            FORK_MANY, runs, conn, *cut, fields=("fork", "problem"), ended=True, most=FORKS
+        )
+
     async def settle_many(
         self,
         promises: Iterable[str] | Mapping[str, Any],
@@ -270,7 +317,7 @@ class ManyRuns:
             InvalidRequest: the filter is invalid.
         """
         found: dict[str, list[Cause]] = {}
-        for ids, _ in _batches(await self._ids(runs, None), None, None):
+        for ids, _ in _batches(await self._ids(runs, None), None, None, BATCH):
             found |= read_causes(ids, await self._transport.rows(WHY_MANY, ids, limit))
         return found
 
@@ -281,7 +328,9 @@ class ManyRuns:
         conn: Any,
         *values: Any,
         encode: Callable[[Any], str] | None = None,
-        field: Literal["state", "delivery"] = "state",
+        fields: tuple[str, ...] = ("state",),
+        ended: bool = False,
+        most: int | None = None,
     ) -> list[Steered]:
         """Run a procedure for all ids and return their outcomes.
 
@@ -291,39 +340,35 @@ class ManyRuns:
             conn: a connection of the caller's, or None.
             values: the parameters that all ids share.
             encode: makes a value a text.
-            field: the field of `Steered` that the procedure returns.
+            fields: the fields of `Steered` that the procedure returns.
+            ended: whether the verb is about runs that have ended.
+            most: the largest number of ids of a batch; None means as many as of any verb.
         """
         outcomes: list[Steered] = []
         text_of: Callable[[str], str] | None = None
         if encode is not None and isinstance(runs, Mapping):
             text_of = partial(_text_of, encode, runs)
-        for ids, texts in _batches(await self._ids(runs, conn), conn, text_of):
+        wanted = await self._ids(runs, conn, ended=ended)
+        for ids, texts in _batches(wanted, conn, text_of, BATCH if most is None else most):
             own: tuple[Any, ...] = () if encode is None else (texts,)
             row = await self._transport.first_row(conn, procedure, ids, *values, *own)
             outcomes += [
-                Steered(id=id, outcome=outcome, **{field: value})
-                for id, outcome, value in msgspec.json.decode(row["outcomes"])
+                Steered(id=id, outcome=outcome, **dict(zip(fields, values, strict=True)))
+                for id, outcome, *values in msgspec.json.decode(row["outcomes"])
             ]
         return outcomes
 
-    async def _ids(self, runs: Iterable[str] | RunFilter, conn: Any) -> list[str]:
+    async def _ids(self, runs: Iterable[str] | RunFilter, conn: Any, *, ended: bool = False) -> list[str]:
         """Return the ids, each once."""
         if isinstance(runs, str):
             raise InvalidRequest(f"many are named by a list of ids, not by the text {runs[:60]!r}")
         if not isinstance(runs, RunFilter):
             return list(dict.fromkeys(runs))
-        for instant in (runs.started_after, runs.started_before):
-            if instant is not None and instant.tzinfo is None:
-                raise InvalidRequest(
-                    "a filter's instant has a time zone",
-                    hint="datetime.now(timezone.utc)",
-                )
-        tags = None if runs.tags is None else msgspec.json.encode(dict(runs.tags)).decode()
-        wanted = (runs.workflow, runs.state, tags, runs.started_after, runs.started_before)
+        procedure, wanted = matching(runs, ended=ended)
         ids: list[str] = []
         while True:
             last = ids[-1] if ids else ""
-            row = await self._transport.first_row(conn, MATCHING_RUNS, *wanted, last, BATCH)
+            row = await self._transport.first_row(conn, procedure, *wanted, last, BATCH)
             ids += row["ids"]
             if len(row["ids"]) < BATCH:
                 return ids
@@ -334,7 +379,7 @@ def _text_of(encode: Callable[[Any], str], values: Mapping[str, Any], id: str) -
 
 
 def _batches(
-    ids: list[str], conn: Any, text_of: Callable[[str], str] | None
+    ids: list[str], conn: Any, text_of: Callable[[str], str] | None, most: int
 ) -> Iterator[tuple[list[str], list[str] | None]]:
     """Yield the ids of each statement, with the text of each if they have any; a batch is bounded by both.
     Inside a transaction of the caller's there is only one.
@@ -344,7 +389,7 @@ def _batches(
     size = 0
     for id in ids:
         text = "" if text_of is None else text_of(id)
-        if conn is None and batch and (len(batch) == BATCH or size + len(text) > _BATCH_CHARS_MAX):
+        if conn is None and batch and (len(batch) == most or size + len(text) > _BATCH_CHARS_MAX):
             yield batch, None if text_of is None else texts
             batch, texts, size = [], [], 0
         batch.append(id)

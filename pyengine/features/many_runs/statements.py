@@ -11,6 +11,9 @@ from pyengine.core.database.statements.procedures import Procedure
 BATCH = 1000
 """The largest number of ids in one transaction."""
 
+FORKS = 100
+"""The same of forks, each of which copies a journal."""
+
 _OUTCOMES = (
     "select coalesce(json_agg(json_build_array(m.id, m.outcome, m.{})), '[]')::text as outcomes from durable."
 )
@@ -21,6 +24,17 @@ MATCHING_RUNS = Procedure(
     sql=(
         "select durable.matching_runs($1::text, $2::text, $3::text::jsonb, $4::timestamptz, "
         "$5::timestamptz, $6::text, $7::integer) as ids"
+    ),
+)
+
+MATCHING_ENDED_RUNS = Procedure(
+    signature=(
+        "(workflow, state, tags jsonb, error, ended_after, ended_before, started_after, started_before, "
+        "after, at_most) -> ids[]"
+    ),
+    sql=(
+        "select durable.matching_ended_runs($1::text, $2::text, $3::text::jsonb, $4::text, $5::timestamptz, "
+        "$6::timestamptz, $7::timestamptz, $8::timestamptz, nullif($9::text, ''), $10::integer) as ids"
     ),
 )
 
@@ -46,6 +60,21 @@ PAUSE_MANY = Procedure(
 
 RESUME_MANY = Procedure(
     signature="(ids[]) -> json [[id, outcome, state]]", sql=f"{_OF_RUNS}resume_many($1::text[]) m"
+)
+
+REDRIVE_MANY = Procedure(
+    signature="(ids[]) -> json [[id, outcome, state]]", sql=f"{_OF_RUNS}redrive_many($1::text[]) m"
+)
+
+FORK_MANY = Procedure(
+    signature=(
+        "(ids[], key, seq, step, set_values jsonb, queue, version) -> json [[id, outcome, fork, problem]]"
+    ),
+    sql=(
+        "select coalesce(json_agg(json_build_array(m.id, m.outcome, m.fork, m.problem)), '[]')::text "
+        "as outcomes from durable.fork_many("
+        "$1::text[], $2::text, $3::integer, $4::text, $5::text::jsonb, $6::text, $7::text) m"
+    ),
 )
 
 SETTLE_MANY = Procedure(

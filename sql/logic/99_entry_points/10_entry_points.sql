@@ -28,7 +28,7 @@ begin
   for v_function, v_has, v_settings in
     select p.oid, coalesce(p.proconfig, '{}'), case
         when p.proname = any (v_light) then v_session
-        when p.proname = any ('{as_of,fork}') then v_session || ' set join_collapse_limit = 1 set enable_seqscan = off'
+        when p.proname = any ('{as_of,fork,fork_many}') then v_session || ' set join_collapse_limit = 1 set enable_seqscan = off'
         when p.proname = 'matching_runs' then v_plans || ' set enable_bitmapscan = off set enable_sort = off'
         else v_plans end
     from pg_catalog.pg_proc p

@@ -92,6 +92,16 @@ def test_pause_resume_and_redrive(at_database: Any, conn: Connection, order: str
     assert at_database("redrive", "--all").out.strip() == "0 dead runs redriven"
 
 
+def test_a_start_is_moved_and_a_run_deleted(at_database: Any, conn: Connection, order: str) -> None:
+    """A start is moved to later and back to now; a run is deleted once it has ended and --yes is given."""
+    assert at_database("reschedule", order, "--delay", "1h", "--json").document["state"] == "scheduled"
+    assert at_database("reschedule", order, "--at", "2001-01-01").out.strip() == f"{order}  queued"
+    assert "pyengine show order-42" in at_database("delete", order, "--yes").err
+    conn.execute("select durable.cancel(%s, force => true)", (order,))
+    assert (at_database("delete", order).code, state(conn, order)) == (2, "cancelled")
+    assert at_database("delete", order, "--yes", "--json").document == {"id": order, "deleted": True}
+
+
 def test_fork_prints_the_new_run(at_database: Any, conn: Connection, player: Any, order: str) -> None:
     """A fork takes over what was done before a step, with values put in place, under an id of its own."""
     (task,) = player.claim("order")
@@ -137,6 +147,12 @@ WRONG = (
     (["redrive"], 2, "pyengine ps --state dead"),
     (["redrive", "order-42", "--all"], 2, "pyengine ps --state dead"),
     (["redrive", "order-42"], 6, "pyengine show order-42"),
+    (["reschedule", "order-42"], 2, "pyengine reschedule order-42 --delay 2h"),
+    (["reschedule", "order-42", "--at", "infinity"], 2, "pyengine reschedule --help"),
+    (["reschedule", "nowhere", "--delay", "1h"], 3, "pyengine ps --all"),
+    (["delete", "order-42", "--yes"], 6, "pyengine show order-42"),
+    (["delete", "nowhere", "--yes"], 3, "pyengine ps --all"),
+    (["fork-many", "order-42"], 2, "pyengine fork-many"),
     (["resume", "order-42"], 6, "pyengine show order-42"),
     (["fork", "order-42", "--seq", "900"], 2, "pyengine fork --help"),
     (["fork", "order-42", "--seq", "1", "--step", "charge"], 2, "leave out"),

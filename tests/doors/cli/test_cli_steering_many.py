@@ -124,3 +124,22 @@ def test_refused(at_database: Any, conn: Connection, words: tuple[str, ...]) -> 
     assert answer.err.startswith("error: ")
     assert "Traceback" not in answer.err
     assert set(states(conn).values()) == {"queued"}
+
+
+def test_ended_runs_are_forked_once(at_database: Any, conn: Connection) -> None:
+    """fork-many selects runs that have ended, names each fork, and makes none twice; it asks for its key."""
+    for id in ("x", "y"):
+        conn.execute("select durable.start('order', id => %s)", (id,))
+        conn.execute("select durable.cancel(%s, force => true)", (id,))
+    words = ("fork-many", "--state", "cancelled", "--ended-after", "2020-01-01", "--key", "k")
+    assert at_database(*words, "--dry-run", "--json").document == ["y", "x"]
+    told = at_database(*words, "--yes", "--json").document
+    assert [(one["outcome"], one["problem"]) for one in told] == [("done", None)] * 2
+    assert states(conn)[told[0]["fork"]] == "queued"
+    again = at_database(*words, "--yes")
+    assert (again.code, "2 already" in again.out, told[0]["fork"] in again.out) == (0, True, True)
+    keyless = at_database("fork-many", "x")
+    assert (keyless.code, "--key today" in keyless.err) == (2, True)
+    conn.execute("select durable.start('order', id => 'live')")
+    living = at_database("fork-many", "live", "--key", "k")
+    assert (living.code, "it has not ended" in living.out) == (1, True)

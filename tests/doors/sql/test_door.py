@@ -33,6 +33,10 @@ VERBS = {
     "cancel_many": "select durable.cancel_many('{waiting,held,ended}', reason => '\"why\"')",
     "pause_many": "select durable.pause_many('{held,waiting}')",
     "resume_many": "select durable.resume_many('{halted,dead,held}')",
+    "redrive_many": "select durable.redrive_many('{dead,held}')",
+    "fork_many": "select durable.fork_many('{ended,held}', 'once')",
+    "reschedule": "select durable.reschedule('later', delay => '0')",
+    "delete": "select durable.delete('ended')",
     "settle_many": "select durable.settle_many('{awaited,open,due}', value => '[1]')",
     "fork": "select durable.fork('held', new_id => 'copy', set_values => '{}')",
     "schedule": "select durable.schedule('hourly', '0 * * * *', target => 'reports', args => '[1]')",
@@ -52,6 +56,8 @@ HINTED = {
     "signal_many",
     "cancel_many",
     "resume_many",
+    "redrive_many",
+    "reschedule",
     "settle_many",
 }
 TABLES = """
@@ -79,6 +85,7 @@ def populate(session: Connection) -> None:
     session.execute("select durable.set_setting('hints', 'commit')")
     for name in ("open", "awaited"):
         session.execute("select durable.create_promise(%s)", (name,))
+    session.execute("select durable.start('w', id => 'later', delay => '1 hour')")
     begin_run(session, "held")
     waiting = begin_run(session, "waiting")
     end = {"do": "suspend", "on": [0], "kind": "single"}
@@ -330,6 +337,12 @@ BAD = {
     "durable.resume('nobody')": "WF001",
     "durable.redrive('held')": "WF003",
     "durable.redrive('nobody')": "WF001",
+    "durable.reschedule('held', delay => '1 h')": "WF003",
+    "durable.reschedule('later')": "WF004",
+    "durable.reschedule('nobody', delay => '1 h')": "WF001",
+    "durable.delete('held')": "WF003",
+    "durable.delete('nobody')": "WF001",
+    "durable.fork_many('{ended}', '')": "WF004",
     "durable.fork('nobody')": "WF001",
     "durable.fork('held', new_id => 'open')": "WF003",
     "durable.fork('held', seq => 99)": "WF004",
@@ -405,7 +418,7 @@ def test_every_verb_has_names_and_defaults(own: Connection) -> None:
         "where p.pronamespace = 'durable'::regnamespace and p.proname = any (%s)",
         ([*(verb for verb in VERBS), "wait", "result", "as_of"],),
     ).fetchall()
-    assert len(rows) == 22
+    assert len(rows) == 26
     for name, parameters, needed in rows:
         assert needed <= 2, name
         assert not any(each.startswith("p_") for each in parameters or ()), name

@@ -18,6 +18,7 @@ from tests.support.verbs import (
     complete,
     create,
     done,
+    halt,
     intent,
     promise,
     receive,
@@ -47,11 +48,16 @@ RESUME_PAIR: tuple[Call, Call] = (
     ("select durable.resume('r')", ()),
     ("select * from durable.resume_many('{r}')", ()),
 )
+REDRIVE_PAIR: tuple[Call, Call] = (
+    ("select durable.redrive('r')", ()),
+    ("select * from durable.redrive_many('{r}')", ()),
+)
 ENDED = [
     ("done", "signal_many('{ended,asked,gone,live}', 'go')"),
     ("done", "cancel_many('{ended,asked,gone,live}')"),
     ("done", "pause_many('{ended,asked,gone,live}')"),
     ("already", "resume_many('{ended,asked,gone,live}')"),
+    ("already", "redrive_many('{ended,asked,gone,live}')"),
 ]
 
 
@@ -86,10 +92,10 @@ def test_one_of_many_is_as_one(conn: Connection, clock: Clock, name: str, verb: 
 
 @pytest.mark.parametrize("name", ["paused", "dead", "paused unclaimed"])
 def test_resumed_as_one(conn: Connection, clock: Clock, name: str) -> None:
-    """The same for what is set aside."""
+    """The same for what is set aside, and what is dead."""
     {**LIVE, **NEVER_RUN}[name][0](conn, clock)
-    one, many = RESUME_PAIR
-    assert rows(conn, many) == rows(conn, one)
+    for one, many in (RESUME_PAIR, REDRIVE_PAIR) if name == "dead" else (RESUME_PAIR,):
+        assert rows(conn, many) == rows(conn, one)
 
 
 @pytest.mark.parametrize(("outcome", "verb"), ENDED)
@@ -123,6 +129,20 @@ def test_the_answer_names_each_state(conn: Connection) -> None:
         "a": ("done", "cancelled"),
         "b": ("done", "cancelled"),
     }
+
+
+def test_only_the_dead_are_revived(conn: Connection) -> None:
+    """redrive_many revives the dead in place, leaves what a person paused or what does not fit its code, and
+    does nothing the second time.
+    """
+    for id_, problem in (("crashed", "Crashed"), ("changed", "Nondeterminism")):
+        take_turn(conn, "W", report(begin_run(conn, id_), end=halt(f'{{"type": "{problem}"}}')))
+    begin_run(conn, "paused")
+    answers(conn, "pause_many('{paused}')")
+    others = {"changed": ("refused", "halted"), "paused": ("refused", "paused")}
+    for outcome in ("done", "already"):
+        told = answers(conn, "redrive_many('{crashed,changed,paused}')")
+        assert told == {"crashed": (outcome, "queued"), **others}
 
 
 def test_signals_are_numbered(conn: Connection) -> None:
@@ -289,6 +309,7 @@ def test_a_filter(conn: Connection, clock: Clock, named: str, expected: list[str
         "cancel_many('{a}', grace => '-1 s')",
         "pause_many(null)",
         "resume_many('{null}')",
+        "redrive_many('{null}')",
         "settle_many(null)",
         "settle_many('{a}', 'pending')",
         "settle_many('{a}', each_value => '{}')",
@@ -310,6 +331,7 @@ MANY: dict[str, str] = {
     "force": "cancel_many(%s, force => true)",
     "pause": "pause_many(%s)",
     "resume": "resume_many(%s)",
+    "redrive": "redrive_many(%s)",
     "settle": "settle_many(%s)",
 }
 COUNTED: Call = (
@@ -348,5 +370,8 @@ def test_the_work_is_in_the_rows(conn: Connection, clock: Clock, verb: str) -> N
             take_turn(conn, "W", report(held, end=suspend(0, kind="signal"), seen=answer.next_of(held)))
             if verb == "resume":
                 ask(conn, ("select durable.pause(%s)", (id_,)))
+            if verb == "redrive":
+                crashed = ["""{"type": "Crashed"}"""]
+                ask(conn, ("select durable._halt_runs(array[%s], %s, 1)", (id_, crashed)))
         found.append(calls(conn, (f"select * from durable.{MANY[verb]}", (ids,))))
     assert found[0] == found[1] != {}

@@ -99,6 +99,15 @@ async def do_everything(client: Any, conn: Any) -> None:
     await client.resume("paused", conn=conn)
     assert await client.redrive("dead", conn=conn) == 1
     assert (await client.fork("run", id="copy", conn=conn)).id == "copy"
+    assert (await client.start("price", 1, id="moved", delay="1h", conn=conn)).created
+    assert (await client.reschedule("moved", delay=0, conn=conn)).tzinfo is not None
+    (forked,) = await client.fork_many(["doomed"], key="again", conn=conn)
+    assert (forked.outcome, forked.problem) == ("done", None)
+    assert await client.redrive_many(["dead"], conn=conn) == [
+        Steered(id="dead", outcome="already", state="queued")
+    ]
+    assert await client.cancel(forked.fork, conn=conn) == "cancelled"
+    assert [await client.delete(forked.fork, conn=conn) for _ in range(2)] == [True, False]
     await do_everything_to_many(client, conn)
     promises = client.promises
     assert (await promises.create("made", {"a": 1}, tags={"t": "x"}, conn=conn)).state == "PENDING"
@@ -134,6 +143,7 @@ DONE = {
     "paused": "queued",
     "dead": "queued",
     "copy": "queued",
+    "moved": "queued",
     "made": "pending",
     "yes": "resolved",
     "no": "rejected",

@@ -65,7 +65,12 @@ BOUND = 250
 # a sweep looks at every lease that is held: as many as workers may hold, not as there are tasks
 SWEEPS = {"tick": 1, "tick_for_people": 1, "sweep_of_the_cancelled": 1}
 # a portion of a purge looks at a thousand heads and their promises, or at a thousand promises
-WALKS = {"purge_among_runs": 2000, "purge_among_promises": 1000, "unblock_expire": 1000}
+WALKS = {
+    "purge_among_runs": 2000,
+    "ended_among_heads": 2000,
+    "purge_among_promises": 1000,
+    "unblock_expire": 1000,
+}
 GROWING = (
     "relname ~ '^_(promises|tasks|callbacks|listeners|resumes|executions|journal.*|unblocks|schedules"
     "|inboxes|signals|join_sets|members|progress|row_waits|row_events|removed|objects|object_uses|closures"
@@ -78,11 +83,14 @@ select indexrelname, false, idx_tup_read from pg_stat_user_indexes where scheman
 """
 FILL = """
 insert into durable._promises (id, timeout_at, created_at, head, state, settled_at, external, target,
-task_version)
-select kind || n, case when kind = 'over' then 3 else 9007199254740991 end, 1,
-1000000 + row_number() over (), case when kind = 'over' then 'resolved' else 'pending' end,
-       case when kind = 'over' then 2 end, true, 'poll://any@' || kind, case when kind = 'over' then 1 end
-from generate_series(1, %(count)s) n, unnest(array['over', 'ready', 'held', 'asleep']) kind;
+task_version, failure, failed_at)
+select kind || n, case when x.ended then 3 else 9007199254740991 end, 1,
+1000000 + row_number() over (),
+       case kind when 'over' then 'resolved' when 'lost' then 'rejected' else 'pending' end,
+       case when x.ended then 2 end, true, 'poll://any@' || kind, case when x.ended then 1 end,
+       case kind when 'lost' then 'failed' end, case kind when 'lost' then to_timestamp(n) end
+from generate_series(1, %(count)s) n, unnest(array['over', 'lost', 'ready', 'held', 'asleep']) kind,
+     lateral (select kind in ('over', 'lost') as ended) x;
 insert into durable._executions (execution, id, bucket, workflow, workflow_version, next_seq)
 overriding system value
 select p.head, p.id, (select min(bucket) from durable._buckets), 'w', '1', 1 from durable._promises p where
@@ -286,9 +294,26 @@ def steering_calls(tag: str, runs: dict[str, Held]) -> Iterator[tuple[str, Call]
     yield "signal_many", ("select count(*) from durable.signal_many(%s, 'many')", several)
     yield "cancel_many", ("select count(*) from durable.cancel_many(%s, grace => '0')", (several[0][:1],))
     yield "settle_many", ("select count(*) from durable.settle_many(%s)", (several[0][2:],))
+    yield "redrive_many", ("select count(*) from durable.redrive_many(%s)", several)
+    yield "fork_many", ("select count(*) from durable.fork_many(%s, %s)", (several[0][:1], tag))
+    yield "start_later", ("select durable.start('w', id => %s, delay => '1 hour')", (f"{tag}later",))
+    yield "reschedule", ("select durable.reschedule(%s, delay => '2 hours')", (f"{tag}later",))
+    yield "cancel_what_has_not_begun", cancel(f"{tag}later")
+    yield "delete", ("select durable.delete(%s)", (f"{tag}later",))
     yield "matching_runs", ("select durable.matching_runs(at_most => 3)", ())
+    yield from filters()
     yield "sweep_of_the_cancelled", ("select durable.tick_v1(500)", ())
     yield "turn_that_goes_on_as_new", turn(tag, report(runs["r4"], end=continue_as_new()))
+
+
+def filters() -> Iterator[tuple[str, Call]]:
+    """Portions of runs that have ended, among many that ended in other ways and at other times."""
+    ended = "select durable.matching_ended_runs({}, at_most => 3)"
+    span = "ended_after => to_timestamp(1000), ended_before => to_timestamp(1020)"
+    for named in (f"state => 'failed', {span}", f"state => 'failed', {span}, error => 'Boom'"):
+        yield f"ended: {named}", (ended.format(named), ())
+    recent = "state => 'completed', workflow => 'none', started_after => now() - interval '1 hour'"
+    yield "ended_among_heads", (ended.format(recent), ())
 
 
 def waiting_calls(tag: str) -> Iterator[tuple[str, Call]]:

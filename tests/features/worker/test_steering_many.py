@@ -12,7 +12,18 @@ import pytest
 from pyengine import Client, InvalidRequest, RunFilter, Steered
 from pyengine.features.many_runs import client as many_runs
 from pyengine.sync import Client as SyncClient
-from tests.support.verbs import Connection, ask, begin_run, complete, create, report, start, take_turn
+from tests.support.verbs import (
+    Connection,
+    ask,
+    begin_run,
+    complete,
+    create,
+    fail,
+    halt,
+    report,
+    start,
+    take_turn,
+)
 
 EARLIER = datetime.now(UTC) - timedelta(days=1)
 
@@ -117,6 +128,29 @@ def test_the_blocking_client_does_the_same(dsn: str, conn: Connection) -> None:
         assert client.pause_many([]) == []
 
 
+def test_forks_go_in_batches_and_once(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed runs that a filter selects are forked in small portions; the call that is made again after an
+    abort, whose first fork has failed too, makes the rest only. Dead ones are revived in place.
+    """
+    monkeypatch.setattr(many_runs, "FORKS", 2)
+    for number in range(5):
+        take_turn(conn, "W", report(begin_run(conn, f"r{number}"), end=fail('{"type": "Boom"}')))
+    take_turn(conn, "W", report(begin_run(conn, "other"), end=fail('{"type": "Bang"}')))
+    take_turn(conn, "W", report(begin_run(conn, "dead"), end=halt('{"type": "Crashed"}')))
+    ended = RunFilter(state="failed", error="Boom", ended_after=EARLIER)
+    with SyncClient(dsn) as client:
+        (first,) = client.fork_many(["r0"], key="k")
+        client.cancel(first.fork or "", force=True)
+        told = client.fork_many(ended, key="k")
+        assert [(one.id, one.outcome) for one in told] == [
+            *((f"r{number}", "done") for number in (4, 3, 2, 1)),
+            ("r0", "already"),
+        ]
+        assert ask(conn, ("select count(*) from durable._forks", ())) == (5,)
+        assert client.fork_many(RunFilter(ended_before=EARLIER), key="k") == []
+        assert [one.id for one in client.redrive_many(RunFilter(workflow="w"))] == ["dead"]
+
+
 WRONG: list[Callable[[Any], Any]] = [
     lambda client: client.pause_many("live"),
     lambda client: client.pause_many([""]),
@@ -124,6 +158,12 @@ WRONG: list[Callable[[Any], Any]] = [
     lambda client: client.pause_many(RunFilter(state="completed")),
     lambda client: client.pause_many(RunFilter(started_after=datetime(2025, 1, 1))),
     lambda client: client.settle_many(["p"], 1, error="e"),
+    lambda client: client.cancel_many(RunFilter(ended_after=EARLIER)),
+    lambda client: client.fork_many(RunFilter(state="waiting"), key="k"),
+    lambda client: client.fork_many(RunFilter(ended_after=datetime(2025, 1, 1)), key="k"),
+    lambda client: client.fork_many(["r"], key=""),
+    lambda client: client.redrive_many(RunFilter(state="paused")),
+    lambda client: client.redrive_many(RunFilter(state="failed")),
     lambda client: client.settle_many({"p": 1}, error="e"),
 ]
 

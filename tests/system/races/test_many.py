@@ -42,6 +42,7 @@ VERBS: dict[str, Many] = {
     "force": lambda ids: ("select id, outcome from durable.cancel_many(%s, force => true)", (ids,)),
     "pause": lambda ids: ("select id, outcome from durable.pause_many(%s)", (ids,)),
     "resume": lambda ids: ("select id, outcome from durable.resume_many(%s)", (ids,)),
+    "redrive": lambda ids: ("select id, outcome from durable.redrive_many(%s)", (ids,)),
     "settle": lambda ids: ("select id, outcome from durable.settle_many(%s)", (ids,)),
 }
 # a run is not settled from outside

@@ -328,6 +328,14 @@ REDRIVE = Procedure(
     signature="(id or null for all) -> number of runs", sql="select durable.redrive($1::text) as number"
 )
 
+RESCHEDULE = Procedure(
+    signature="(id, instant or null, delay_ms or null) -> instant of the start",
+    sql=(
+        "select durable.reschedule("
+        "$1::text, $2::timestamptz, $3::bigint * interval '1 millisecond') as start_at"
+    ),
+)
+
 FORK = Procedure(
     signature="(id, seq, step, set_values jsonb, new_id, queue, version) -> id",
     sql=(

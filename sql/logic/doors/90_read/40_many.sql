@@ -235,25 +235,51 @@ $$;
 comment on function durable.pause_many(text[]) is
   'Sets many runs aside at once, as durable.pause does one: select * from durable.pause_many(durable.matching_runs(workflow => ''mail.send'')). Answers for each id, once, its state now and done; already, if it was set aside before; ended; not_found. Two such calls never deadlock with each other. WF004.';
 
+create or replace function durable._continue_many(p_ids text[], p_outcomes text[], p_now bigint)
+returns table (id text, outcome text, state text) language plpgsql volatile
+as $$
+declare
+  v_chosen text[] := durable._chosen(p_ids, p_outcomes);
+begin
+  perform durable._continue_tasks(v_chosen, p_now);
+  perform durable._hint('durable_ready', p_now) where v_chosen <> '{}';
+  return query select o.id, o.outcome, o.state from durable._outcomes(p_ids, p_outcomes) o;
+end
+$$;
+comment on function durable._continue_many(text[], text[], bigint) is
+  'Lets those of these runs go on whose outcome is done, and answers for all; the caller holds their locks.';
+
 create or replace function durable.resume_many(ids text[])
 returns table (id text, outcome text, state text) language plpgsql volatile
 as $$
 declare
   v_ids text[] := durable._distinct_ids($1);
   v_now bigint := durable._lock_live_runs(v_ids, true);
-  v_outcomes text[];
-  v_resumed text[];
 begin
-  v_outcomes := array(select coalesce(r.fault, case r.task when 'halted' then 'done' else 'already' end)
-                      from durable._obstacles(v_ids, v_now) r order by r.n);
-  v_resumed := durable._chosen(v_ids, v_outcomes);
-  perform durable._continue_tasks(v_resumed, v_now);
-  perform durable._hint('durable_ready', v_now) where v_resumed <> '{}';
-  return query select o.id, o.outcome, o.state from durable._outcomes(v_ids, v_outcomes) o;
+  return query select m.* from durable._continue_many(v_ids, array(
+    select coalesce(r.fault, case r.task when 'halted' then 'done' else 'already' end)
+    from durable._obstacles(v_ids, v_now) r order by r.n), v_now) m;
 end
 $$;
 comment on function durable.resume_many(text[]) is
   'Lets many paused, halted or dead runs go on at once: select * from durable.resume_many(durable.matching_runs(state => ''paused'')). Answers for each id, once, its state now and done; already, if nothing keeps it from going on; ended; not_found. Two such calls never deadlock with each other. WF004.';
+
+create or replace function durable.redrive_many(ids text[])
+returns table (id text, outcome text, state text) language plpgsql volatile
+as $$
+declare
+  v_ids text[] := durable._distinct_ids($1);
+  v_now bigint := durable._lock_live_runs(v_ids, true);
+begin
+  return query select m.* from durable._continue_many(v_ids, array(
+    select coalesce(r.fault, case when r.task is distinct from 'halted' then 'already'
+                                  when durable._is_dead(h.problem) then 'done' else 'refused' end)
+    from durable._obstacles(v_ids, v_now) r
+    left join durable._executions h on h.execution = any (array[r.execution]) order by r.n), v_now) m;
+end
+$$;
+comment on function durable.redrive_many(text[]) is
+  'Revives many dead runs at once, those whose workers were lost too often, in place: select * from durable.redrive_many(durable.matching_runs(state => ''dead'')). Answers for each id, once, its state now and done; already, if nothing keeps it from going on; refused, if it is paused or halted and not dead; ended, which durable.fork_many repeats; not_found. Two such calls never deadlock with each other. WF004.';
 
 create or replace function durable._settled_before(p_ids text[], p_state text, p_values text[], p_now bigint)
 returns text[] language plpgsql volatile
