@@ -13,7 +13,15 @@ create or replace function durable._completion_of(p_execution bigint, p_bucket i
 returns jsonb language sql stable
 as $$ select null::jsonb $$;
 
+create or replace function durable._nominal_next(p_schedule durable._schedules)
+returns bigint language sql stable
+as $$ select null::bigint $$;
+
 create or replace function durable._occurrence_id(p_schedule durable._schedules, p_at bigint)
+returns text language sql stable
+as $$ select null::text $$;
+
+create or replace function durable._schedule_text(p_cron text, p_timezone text)
 returns text language sql stable
 as $$ select null::text $$;
 

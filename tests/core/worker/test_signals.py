@@ -14,6 +14,7 @@ from pyengine import App, ctx
 from pyengine.core.definitions.signals import Signal
 from pyengine.errors import DecodeError, InvalidRequest, RunFailed
 from tests.core.worker.test_cancelling import types
+from tests.support.unread_signals import leave_unread, resolve
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -311,51 +312,17 @@ def test_a_payload_of_another_type_is_an_error_of_the_receive(dsn: str, conn: Co
     assert asyncio.run(main()) == 5
 
 
-async def resolve(conn: Connection, id: str) -> None:
-    """Resolve a promise as soon as it is there."""
-    while not conn.execute("select from durable._promises where id = %s", (id,)).fetchall():
-        await asyncio.sleep(0.005)
-    conn.execute("select durable.resolve(%s, 'null')", (id,))
-
-
 @pytest.mark.parametrize("how", ["returns", "fails", "begins again"])
 def test_a_run_that_leaves_signals_unread_says_so(
     dsn: str, conn: Connection, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    """A run that ends with signals that nobody received warns of it, with their names and number, and so do
-    `why` and `show`; a signal that a generation before it left unread counts too.
+    """A run that ends with signals that nobody received warns of it, with their names and number; a signal
+    that a generation before it left unread counts too.
     """
-    app = App(dsn)
-
-    @app.workflow
-    async def entity(left: int) -> str:
-        await ctx.receive("request")
-        await ctx.promise(None, name="go")
-        if left:
-            ctx.continue_as_new(left - 1)
-        if how == "fails":
-            raise ValueError("no")
-        return "over"
-
-    async def main() -> None:
-        async with app.client() as client, app.worker():
-            run = await client.start(entity, int(how == "begins again"), id="r")
-            for _ in range(3):
-                signal(conn, "request")
-            await resolve(conn, "r.1")
-            if how == "begins again":
-                await resolve(conn, "r.3")
-            await asyncio.wait([asyncio.ensure_future(run.result())])
-
-    asyncio.run(main())
-    unread = {"returns": 2, "fails": 2, "begins again": 1}[how]
-    number = "a signal" if unread == 1 else f"{unread} signals"
-    said = f"ended without receiving {number}: request ({unread})"
+    unread, said = leave_unread(dsn, conn, how)
     (warning,) = [one for one in caplog.records if one.__dict__.get("event") == "run_signals_unread"]
     assert warning.getMessage() == f"run r of entity {said}"
     assert warning.__dict__["signals"] == {"request": unread}
-    causes = conn.execute("select cause, sentence from durable.why('r')").fetchall()
-    assert causes[1:] == [("unread", said)]
 
 
 def test_a_run_that_has_received_all_says_nothing(dsn: str, conn: Connection, caplog: Any) -> None:
