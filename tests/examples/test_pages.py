@@ -192,7 +192,7 @@ def test_the_reference_is_what_the_package_says() -> None:
 @pytest.mark.full
 def test_the_site_builds(tmp_path: Path) -> None:
     """MkDocs makes the site without a warning, and no page of it asks another server for anything."""
-    build = ["mkdocs", "build", "--strict", "-q", "-f", str(ROOT / "docs/mkdocs.yml"), "-d", str(tmp_path)]
+    build = ["mkdocs", "build", "--strict", "-f", str(ROOT / "docs/mkdocs.yml"), "-d", str(tmp_path)]
     done = subprocess.run([sys.executable, "-m", *build], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     for page in tmp_path.rglob("*.html"):
