@@ -18,6 +18,7 @@ import hashlib
 import inspect
 import math
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
@@ -38,7 +39,6 @@ from pyengine.core.loop.futures import (
 )
 from pyengine.core.loop.generators import Generators
 from pyengine.core.loop.shield import current_shield, reaches, shield_in
-from pyengine.core.process import clock
 from pyengine.errors import Evicted, ForbiddenInWorkflow
 
 loop_version: Final = "1"  # part of the code digest: raise it when the order of callbacks changes
@@ -46,7 +46,7 @@ loop_version: Final = "1"  # part of the code digest: raise it when the order of
 _Ts = TypeVarTuple("_Ts")
 
 _CALLBACKS_MAX: Final = 1_000_000  # in one advance; more is a loop around sleep(0)
-_STORM_S: Final = 10.0  # likewise, for slower callbacks: meanwhile the worker does nothing else
+_STORM_S: Final = 10.0  # of processor time, likewise, for slower callbacks; a busy machine is no run's fault
 _STORM_CHECKED: Final = 10_000  # callbacks between two looks at the clock
 _UNHANDLED_MAX: Final = 100
 _UNWIND_ROUNDS: Final = 32  # awaits that the finally blocks of one evicted task may go through
@@ -363,8 +363,8 @@ class DeterministicLoop(_EventLoop):
             for count in range(callbacks_max):
                 if count == check_at:
                     check_at += _STORM_CHECKED
-                    over_s = min(over_s, clock.monotonic() + _STORM_S)
-                    if clock.monotonic() >= over_s:
+                    over_s = min(over_s, time.thread_time() + _STORM_S)
+                    if time.thread_time() >= over_s:
                         break
                 if not ready:
                     if not self._parked or count == idle_at:
