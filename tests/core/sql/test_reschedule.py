@@ -68,8 +68,8 @@ def test_a_run_that_waits_for_a_worker_may_be_put_off(conn: Connection) -> None:
         ("cancelled", "WF003", "has ended"),
         ("late", "WF003", "has ended"),
         ("short", "WF004", "deadline"),
-        ("promise", "WF001", "not found"),
-        ("nobody", "WF001", "not found"),
+        ("promise", "WF001", "There is no"),
+        ("nobody", "WF001", "There is no"),
     ],
 )
 def test_who_cannot_be_moved(conn: Connection, clock: Clock, state: str, code: str, word: str) -> None:
@@ -89,7 +89,7 @@ def test_who_cannot_be_moved(conn: Connection, clock: Clock, state: str, code: s
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, moved("2 hours", state))
     assert caught.value.sqlstate == code
-    assert word in f"{caught.value.diag.message_primary} {caught.value.diag.message_detail}"
+    assert word in (caught.value.diag.message_primary or "")
     assert caught.value.diag.message_hint
     after = conn.execute("select id, retry_at from durable._tasks where state = 'pending'").fetchall()
     assert after == before or state == "late"

@@ -55,7 +55,7 @@ def refused(conn: Connection, id_: str) -> tuple[str, str]:
     with pytest.raises(psycopg.Error) as caught, conn.transaction():
         ask(conn, ("select durable.delete(%s)", (id_,)))
     assert caught.value.diag.message_hint
-    return caught.value.sqlstate or "", caught.value.diag.message_detail or ""
+    return caught.value.sqlstate or "", caught.value.diag.message_primary or ""
 
 
 def test_nothing_is_left(conn: Connection) -> None:

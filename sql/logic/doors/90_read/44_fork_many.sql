@@ -41,7 +41,7 @@ begin
     v_from, case when p_step is null then coalesce(p_seq, durable._retry_seq(v_from)) end, p_step);
   adopted := durable._check_adopted(v_from, upto, durable._fork_values(v_from, upto, p_values));
 exception when sqlstate 'WF001' or sqlstate 'WF004' then
-  get stacked diagnostics problem = pg_exception_detail;
+  get stacked diagnostics problem = message_text;
 end
 $$;
 comment on function durable._plan_fork(text, integer, text, jsonb, text, text) is
@@ -57,7 +57,7 @@ begin
   perform durable._fork(p_id, p_upto, null, p_values, p_new_id, p_queue, p_version);
   return null;
 exception when sqlstate 'WF001' or sqlstate 'WF003' or sqlstate 'WF004' then
-  get stacked diagnostics v_problem = pg_exception_detail;
+  get stacked diagnostics v_problem = message_text;
   return v_problem;
 end
 $$;
