@@ -334,7 +334,7 @@ def test_sqlstates() -> None:
     assert sorted(sqlstates.ERROR_CODES) == [f"WF{n:03}" for n in range(1, 17)]
     for code, cls in sqlstates.ERROR_CODES.items():
         error = sqlstates.from_sqlstate(code, "m", "d", "h")
-        assert type(error) is cls and str(error) == "d\nhint: h"
+        assert type(error) is cls and str(error) == "m\ndetail: d\nhint: h"
     for code in ("08006", "57P01", "53300"):
         assert isinstance(sqlstates.from_sqlstate(code, "m"), errors.Unavailable)
     assert (
