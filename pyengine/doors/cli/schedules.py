@@ -19,6 +19,7 @@ from pyengine.doors.cli.display.columns import Column, print_columns
 from pyengine.doors.cli.display.ids import cut_all
 from pyengine.doors.cli.output import printable
 from pyengine.doors.cli.runs import checked_text
+from pyengine.doors.cli.steering_many import confirm
 from pyengine.errors import InvalidRequest, NotFound
 from pyengine.features.schedules.statements import (
     BACKFILL_SCHEDULE,
@@ -96,7 +97,8 @@ def show(
             raise NotFound(f"there is no schedule {id!r}", hint=at.line("schedules"))
         instants = db.rows(SCHEDULE_INSTANTS, id, count)
     one = known[0]
-    document = {**one, "args": loads(one["args"]), "tags": loads(one["tags"]), "instants": instants}
+    args = None if one["args"] is None else loads(one["args"])
+    document = {**one, "args": args, "tags": loads(one["tags"]), "instants": instants}
     at.out.answer(document, lambda console: _print_one(console, one, instants, at.out.width()))
 
 
@@ -110,6 +112,8 @@ def pause(
     ] = None,
 ) -> None:
     """Pause a schedule: instants that pass meanwhile are left out."""
+    if reason is not None:
+        checked_text("the reason", reason)
     with asked(at, "schedules") as db:
         db.ask(PAUSE_SCHEDULE, checked_text("an id", id), reason, until and _read(until), None)
     _answer(at, id, {"state": "paused"}, "paused")
@@ -119,9 +123,14 @@ def pause(
 @command(app)
 def trigger(at: Invocation, id: Id, overlap: Overlapping = None) -> None:
     """Start a run of a schedule now, paused or not."""
+    if overlap is not None:
+        checked_text("an overlap", overlap)
     with asked(at, "schedules") as db:
         one = db.ask(TRIGGER_SCHEDULE, checked_text("an id", id), overlap)
-    _answer(at, id, dict(one), f"{one['outcome']}: run {printable(one['run'])}")
+    if one["outcome"] == "skipped":
+        _answer(at, id, {**one, "run": None}, "skipped: the latest run goes on")
+    else:
+        _answer(at, id, dict(one), f"{one['outcome']}: run {printable(one['run'])}")
 
 
 @command(app)
@@ -131,18 +140,21 @@ def backfill(
     since: Annotated[str, typer.Argument(metavar="SINCE", help="Its begin: 2026-03-01T00:00Z.")],
     until: Annotated[str, typer.Argument(metavar="UNTIL", help="Its end, in the past.")],
     at_once: Annotated[bool, typer.Option("--at-once", help="All at once, not one after the other.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Start them; without it they are counted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the runs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Count, or start, the runs of instants of a range that have none."""
+    """Start the runs of instants of a range that have none."""
     overlap = "allow" if at_once else "buffer_all"
+    asks = (checked_text("an id", id), _read(since), _read(until), overlap)
     with asked(at, "schedules") as db:
-        one = db.ask(
-            BACKFILL_SCHEDULE, checked_text("an id", id), _read(since), _read(until), overlap, not yes
-        )
+        if not (dry_run or yes):
+            count = int(db.ask(BACKFILL_SCHEDULE, *asks, True)["instants"])
+            if count:
+                runs = f"{count} run{'' if count == 1 else 's'}"
+                confirm(at, f"backfill: {runs} of {printable(id)}")
+        one = db.ask(BACKFILL_SCHEDULE, *asks, dry_run)
     text = f"{one['instants']} instants without a run, {one['started']} started, {one['buffered']} buffered"
     _answer(at, id, dict(one), text)
-    if not yes:
-        at.out.remark("nothing was started; --yes starts them")
 
 
 @command(app)

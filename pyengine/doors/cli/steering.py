@@ -141,6 +141,9 @@ def redrive(
             "dead runs are redriven by their ids, by a filter, or all of them: name them, or add --all",
             hint=at.line("ps", "--state", "dead"),
         )
+    if everything and selection.dry_run:
+        steer_many(at, "redrive", [], replace(selection, state="dead"), REDRIVE_MANY)
+        return
     single = selection.single(ids)
     if not everything and single is None:
         if selection.state not in (None, "dead"):
@@ -360,7 +363,7 @@ def _with_hint(at: Invocation, db: Database, error: EngineError, id: str, verb: 
     reason = _CONFLICTS.get(verb)
     if isinstance(error, Conflict) and reason is not None:
         return Conflict(f"run {clip(id, 80)!r} is {run.state}: {reason}", hint=at.line("show", id))
-    message = " ".join(part for part in (error.detail or error.message, error.hint) if part)
+    message = " ".join(part for part in (error.message, error.hint) if part)
     invalid = isinstance(error, InvalidRequest)
     return type(error)(message, hint=at.line(verb, "--help") if invalid else at.line("show", id))
 

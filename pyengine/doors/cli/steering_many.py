@@ -10,7 +10,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -104,6 +104,7 @@ class Selection:
     ] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the selected runs.")] = False
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
+    example: ClassVar[str] = "waiting"
 
     @property
     def is_filter(self) -> bool:
@@ -138,6 +139,11 @@ class Selection:
 class EndedSelection(Selection):
     """The options that select runs that have ended."""
 
+    example: ClassVar[str] = "failed"
+
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", "-w", help="All of this workflow, child runs too.")
+    ] = None
     state: Annotated[
         str | None,
         typer.Option(
@@ -220,7 +226,9 @@ def fork_many(
     selection: EndedSelection,
 ) -> None:
     """Try runs that have ended again, under new ids, each from before the call that failed."""
-    if key is None:
+    if seq is not None and step is not None:
+        raise InvalidRequest("a fork has one position", hint="leave out --seq or --step")
+    if key is None and not selection.dry_run:
         raise InvalidRequest(
             "fork-many has a key, by which the same call again, after an abort too, makes no fork twice",
             hint=at.line("fork-many", "--state", "failed", "--key", "today"),
@@ -285,7 +293,7 @@ def steer_many(
     if bool(ids) == selection.is_filter:
         raise InvalidRequest(
             "name runs by their ids, or select them by a filter",
-            hint=at.line(verb, "--workflow", "NAME", "--state", "waiting", "--dry-run"),
+            hint=at.line(verb, "--workflow", "NAME", "--state", selection.example, "--dry-run"),
         )
     outcomes: list[Outcome | Forked] = []
     with at.database() as db:

@@ -266,6 +266,8 @@ class ManyRuns:
             InvalidRequest: the key, the position, a value or the filter is invalid.
             EncodeError: a value does not fit the type of its step.
         """
+        if seq is not None and step is not None:
+            raise InvalidRequest("a fork has one position", hint="leave out seq or step")
         cut = (key, seq, step, replaced_results(self._codec, self._registry, set), queue, version)
         return await self._run_batches(
             FORK_MANY, runs, conn, *cut, fields=("fork", "problem"), ended=True, most=FORKS

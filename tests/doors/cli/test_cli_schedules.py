@@ -55,8 +55,11 @@ def test_steering(at_database: Any, conn: Connection) -> None:
     triggered = at_database("schedules", "trigger", "hourly", "--json").document
     assert triggered["outcome"] == "started"
     span = ("2026-01-01T00:00Z", "2026-01-01T02:00Z")
-    counted = at_database("schedules", "backfill", "hourly", *span)
-    assert "3 instants without a run, 0 started, 0 buffered" in counted.out and "--yes" in counted.err
+    counted = at_database("schedules", "backfill", "hourly", *span, "--dry-run")
+    assert "3 instants without a run, 0 started, 0 buffered" in counted.out
+    unconfirmed = at_database("schedules", "backfill", "hourly", *span)
+    assert unconfirmed.code == 2 and "backfill: 3 runs of hourly" in unconfirmed.err
+    assert "--yes" in unconfirmed.err
     assert at_database("schedules", "backfill", "hourly", *span, "--yes", "--json").document["buffered"] == 3
     at_database("schedules", "pause", "hourly", "--reason", "moving house", "--until", "2100-01-01T00:00Z")
     shown = at_database("schedules", "show", "hourly").out
@@ -66,3 +69,14 @@ def test_steering(at_database: Any, conn: Connection) -> None:
     refused = at_database("schedules", "backfill", "hourly", "yesterday", "2026-01-01T00:00Z")
     assert refused.code == 2 and "is no instant" in refused.err
     assert at_database("schedules", "show", "nothing").code == 3
+
+
+def test_a_trigger_that_is_skipped_names_no_run(at_database: Any, conn: Connection, yearly: str) -> None:
+    """The latest run goes on, so there is none; a schedule of promises has no arguments to show."""
+    at_database("schedules", "backfill", yearly, "2026-01-01T00:00Z", "2026-01-02T00:00Z", "--at-once", "-y")
+    skipped = at_database("schedules", "trigger", yearly, "--overlap", "skip")
+    assert (skipped.code, skipped.out.strip()) == (0, "yearly  skipped: the latest run goes on")
+    told = at_database("schedules", "trigger", yearly, "--overlap", "skip", "--json").document
+    assert (told["outcome"], told["run"]) == ("skipped", None)
+    conn.execute("update durable._schedules set promise_param_data = null where id = 'ping'")
+    assert at_database("schedules", "show", "ping", "--json").document["args"] is None

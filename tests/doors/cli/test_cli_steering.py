@@ -87,6 +87,8 @@ def test_pause_resume_and_redrive(at_database: Any, conn: Connection, order: str
             (order,),
         )
         assert state(conn, order) == "dead"
+        listed = at_database("redrive", *words, "--dry-run", "--json")
+        assert (listed.code, listed.document) == (0, [order])
         assert at_database("redrive", *words, "--json").document["redriven"] == 1
         assert state(conn, order) == "queued"
     assert at_database("redrive", "--all").out.strip() == "0 dead runs redriven"

@@ -140,6 +140,10 @@ def test_ended_runs_are_forked_once(at_database: Any, conn: Connection) -> None:
     assert (again.code, "2 already" in again.out, told[0]["fork"] in again.out) == (0, True, True)
     keyless = at_database("fork-many", "x")
     assert (keyless.code, "--key today" in keyless.err) == (2, True)
+    assert at_database("fork-many", "--state", "cancelled", "--dry-run", "--json").document == ["y", "x"]
+    twice = at_database("fork-many", "x", "--key", "k", "--seq", "1", "--step", "pay")
+    assert (twice.code, "a fork has one position" in twice.err) == (2, True)
+    assert "--state failed --dry-run" in at_database("fork-many", "--key", "k").err
     conn.execute("select durable.start('order', id => 'live')")
     living = at_database("fork-many", "live", "--key", "k")
     assert (living.code, "it has not ended" in living.out) == (1, True)

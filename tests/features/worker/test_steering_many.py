@@ -162,6 +162,7 @@ WRONG: list[Callable[[Any], Any]] = [
     lambda client: client.fork_many(RunFilter(state="waiting"), key="k"),
     lambda client: client.fork_many(RunFilter(ended_after=datetime(2025, 1, 1)), key="k"),
     lambda client: client.fork_many(["r"], key=""),
+    lambda client: client.fork_many(["r"], key="k", seq=1, step="pay"),
     lambda client: client.redrive_many(RunFilter(state="paused")),
     lambda client: client.redrive_many(RunFilter(state="failed")),
     lambda client: client.settle_many({"p": 1}, error="e"),
