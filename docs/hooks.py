@@ -1,8 +1,8 @@
 """What the site takes from the sources while it is built: SQL functions and views, settings, commands.
 
-Lives here: replacing the lines ``{{ name }}`` of pages by Markdown that is made from the code. May not:
-connect to a database or to the network. The comments of the schema are its manual, so the reference repeats
-them and adds nothing.
+Lives here: replacing the lines ``{{ name }}`` of pages by Markdown that is made from the code, and writing
+reference/names.md, every public name. May not: connect to a database or to the network. The comments of the
+schema are its manual, so the reference repeats them and adds nothing.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from pyengine.features.many_runs.filters import RunFilter
     from pyengine.features.promises.client import Opaque
     from pyengine.features.promises.records import PromiseConflict, PromiseRecord
-    from pyengine.features.schedules.client import Schedule
+    from pyengine.features.schedules.client import Schedule, ScheduleBackfill, ScheduleInstant
     from pyengine.features.schedules.policy import SchedulePolicy
     from pyengine.features.sql.sql_errors import SqlError
     from pyengine.features.sql.sql_values import Record
@@ -130,6 +130,8 @@ __all__ = [
     "RunStatus",
     "RunTimedOut",
     "Schedule",
+    "ScheduleBackfill",
+    "ScheduleInstant",
     "SchedulePolicy",
     "SchemaMismatch",
     "Secret",
@@ -167,6 +169,8 @@ _HOMES = {
     "RunMoment": "core.client.run_status",
     "RunStatus": "core.client.run_status",
     "Schedule": "features.schedules.client",
+    "ScheduleBackfill": "features.schedules.client",
+    "ScheduleInstant": "features.schedules.client",
     "SchedulePolicy": "features.schedules.policy",
     "Secret": "features.http.records",
     "Signal": "core.definitions.signals",

@@ -468,9 +468,9 @@ _TEMPORARY = frozenset(
 )
 NO_RIGHT = "42501"
 RIGHTS = (
-    "the owner of the schema types: grant usage on schema durable to app; "
-    "grant select, insert, update, delete on all tables in schema durable to app; "
-    "grant usage on all sequences in schema durable to app"
+    "the owner of the schema types: grant usage on schema durable to ROLE; "
+    "grant select, insert, update, delete on all tables in schema durable to ROLE; "
+    "grant usage on all sequences in schema durable to ROLE"
 )
 """The grants for a role whose statements raise NO_RIGHT."""
 

@@ -368,12 +368,9 @@ def _no_right(conn: Connection, error: psycopg.Error) -> EngineError:
     """Return the error for a role that lacks a right, with the grant to type."""
     reason = f"database {conn.info.dbname!r}: {error.diag.message_primary} (SQLSTATE {NO_RIGHT})"
     ours = EngineError(reason, hint=RIGHTS)
-    row = conn.execute(
-        "select has_function_privilege('pg_catalog.pg_control_system()', 'execute'), "
-        "quote_ident(current_user)"
-    ).fetchone()
-    if row is not None and not row[0]:
-        ours.hint = f"a superuser types: grant execute on function pg_catalog.pg_control_system() to {row[1]}"
+    if "pg_control_system" in (error.diag.message_primary or ""):
+        (role,) = conn.execute("select quote_ident(current_user)").fetchone() or ("ROLE",)
+        ours.hint = f"a superuser types: grant execute on function pg_catalog.pg_control_system() to {role}"
     return ours
 
 

@@ -1,6 +1,6 @@
 """The decorator by which an app declares schedules.
 
-Lives here: `AppSchedules`, the part of `App` about schedules. May not: the meaning of a cron expression,
+Lives here: `AppSchedules`, the part of `App` about schedules. May not: the instants of a cron expression,
 which SQL reads, or recording a schedule, which a worker does at its start (schedules/declarations.py).
 """
 

@@ -1,10 +1,9 @@
 """Schedules: runs that begin by the clock.
 
-Lives here: `Schedules`, the attribute `schedules` of a client, `Schedule`, one of them as it is now, and
-what it answers. May
-not: a decision, or reading cron expressions; SQL does both (sql/logic/features/75_schedules). Design: the run
-of an instant has an id made from the schedule's id and the instant, so it begins once, whichever worker
-starts it.
+Lives here: `Schedules`, the attribute `schedules` of a client, and what it answers: `Schedule`, one of them
+as it is now, `ScheduleInstant` and `ScheduleBackfill`. May not: a decision, or reading cron expressions; SQL
+does both (sql/logic/features/75_schedules). Design: the run of an instant has an id made from the schedule's
+id and the instant, so it begins once, whichever worker starts it.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class ScheduleInstant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backfill:
+class ScheduleBackfill:
     """The instants and runs of a backfill.
 
     Args:
@@ -317,7 +316,7 @@ class Schedules:
         overlap: Literal["allow", "buffer_all"] = "buffer_all",
         dry_run: bool = False,
         conn: Any = None,
-    ) -> Backfill:
+    ) -> ScheduleBackfill:
         """Start runs of the instants of a range that is over, those that have none.
 
         Args:
@@ -333,7 +332,7 @@ class Schedules:
             InvalidRequest: the range is not over, or has too many instants.
         """
         answer = await self._request(BACKFILL_SCHEDULE, conn, id, since, until, overlap, dry_run)
-        return Backfill(**{name: answer[name] for name in ("instants", "started", "buffered")})
+        return ScheduleBackfill(**{name: answer[name] for name in ("instants", "started", "buffered")})
 
     async def instants(self, id: str, limit: int = 20) -> list[ScheduleInstant]:
         """Return what became of the latest instants of a schedule, the latest first.

@@ -28,6 +28,8 @@ _WORDS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@
 _ITEM = re.compile(r"(?P<low>[*?]|[0-9]+|[a-z]+)(-(?P<high>[0-9]+|[a-z]+))?(/[0-9]{1,4})?", re.ASCII)
 _LAST_DAY = re.compile(r"l(-([0-9]|[12][0-9]|30))?", re.ASCII)
 _NTH_WEEKDAY = re.compile(r"([0-7]|[a-z]{3,9})(l|#[1-5])", re.ASCII)
+_WORKDAY = re.compile(r"(l|[0-9]{1,2})w", re.ASCII)
+_JENKINS = re.compile(r"h($|[(/])", re.ASCII)
 _SPACES = re.compile(r"[ \t\n\r]+")
 
 
@@ -37,15 +39,28 @@ def check_expression(text: str) -> None:
     Raises:
         InvalidRequest: it names the part that is wrong.
     """
-    for one in text.split(";"):
-        words = _SPACES.split(one.strip().lower())
+    parts = [one.strip() for one in text.split(";")]
+    if len(parts) > 1 and "" in parts:
+        raise InvalidRequest(f"cron {text!r}: one of the expressions is empty")
+    for one in parts:
+        words = _SPACES.split(one)
         # an interval is read by the server alone
-        if words[0] in ("every", "at") or (len(words) == 1 and words[0] in _WORDS):
+        if words[0].lower() in ("every", "at") or (len(words) == 1 and one.lower() in _WORDS):
             continue
-        _check_cron(one.strip(), words)
+        _check_cron(one, words)
 
 
 def _check_cron(text: str, words: list[str]) -> None:
+    if text.startswith("@") and len(words) < 5:
+        raise InvalidRequest(
+            f"cron {text!r} is none of {', '.join(_WORDS)}",
+            hint="an interval is written without @: every 90 minutes",
+        )
+    if len(words) == 7:
+        raise InvalidRequest(
+            f"cron {text!r} has a year, the seventh field, which is not understood",
+            hint="write six fields, and the begin and the end of the schedule",
+        )
     if len(words) not in (5, 6):
         raise InvalidRequest(
             f"cron {text!r} has {len(words)} fields",
@@ -54,13 +69,28 @@ def _check_cron(text: str, words: list[str]) -> None:
         )
     for word, (field, low, high, names) in zip(reversed(words), reversed(_FIELDS), strict=False):
         for item in word.split(","):
-            if not _fits(item, field, low, high, names):
+            if not _fits(item.lower(), field, low, high, names):
                 raise InvalidRequest(
                     f"cron {text!r}: {field} {item!r} is not understood",
-                    hint=f"numbers from {low} to {high}"
+                    hint=_instead(item.lower(), field)
+                    or f"numbers from {low} to {high}"
                     + (f" or names like {names[0][:3]}" if names else "")
                     + ", lists (1,2), ranges (1-5), steps (*/2)",
                 )
+
+
+def _instead(item: str, field: str) -> str | None:
+    """Return what to write in the place of words of other systems, as `durable._fail_cron_item` does."""
+    if _WORKDAY.fullmatch(item):
+        return "W, the nearest workday, is not offered: write MON-FRI, and look at the date in the workflow"
+    if _JENKINS.match(item):
+        return "H is a word of Jenkins: write a value; a jitter spreads the starts"
+    if field.startswith("day") and ("l" in item or "#" in item):
+        return (
+            "the last day of a month is L, or L-3, in its field; "
+            "of weekdays FRIL is the last Friday, FRI#2 the second"
+        )
+    return None
 
 
 def _fits(item: str, field: str, low: int, high: int, names: list[str]) -> bool:

@@ -246,6 +246,27 @@ def test_code_refuses_what_the_server_refuses() -> None:
                 check_expression(cron)
 
 
+@pytest.mark.parametrize(
+    ("cron", "item", "hint"),
+    [
+        ("0 9 15W * *", "day of month '15W'", "W, the nearest workday"),
+        ("0 9 LW * *", "day of month 'LW'", "W, the nearest workday"),
+        ("H(0-29) * * * *", "minute 'H(0-29)'", "H is a word of Jenkins"),
+        ("h/15 * * * *", "minute 'h/15'", "H is a word of Jenkins"),
+        ("0 9 * * FRI#6", "day of week 'FRI#6'", "FRI#2 the second"),
+        ("0 9 * JULY,JUNI *", "month 'JUNI'", "numbers from 1 to 12"),
+        ("0 9 * * *;", "one of the expressions is empty", ""),
+        ("@reboot", "'@reboot' is none of @hourly, @daily", "every 90 minutes"),
+        ("0 0 9 * * * 2027", "has a year", "the begin and the end"),
+    ],
+)
+def test_code_says_what_to_write(cron: str, item: str, hint: str) -> None:
+    """As the server does, with the part as it is written."""
+    with pytest.raises(InvalidRequest) as caught:
+        check_expression(cron)
+    assert item in caught.value.message and hint in (caught.value.hint or "")
+
+
 def test_the_session_does_not_matter(conn: Connection) -> None:
     """Time zone and date style of whoever asks change nothing."""
     for zone, style in (("America/Los_Angeles", "German"), ("Pacific/Apia", "SQL, DMY"), ("UTC", "ISO")):

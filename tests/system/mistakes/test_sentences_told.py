@@ -147,12 +147,14 @@ def test_a_role_without_rights(conn: Connection, direct: str) -> None:
     conn.execute("create role nobody_here login; revoke execute on function pg_control_system() from public")
     as_nobody = direct.replace("//postgres@", "//nobody_here@")
     try:
-        with pytest.raises(EngineError, match=r"hint: .*grant usage on schema durable to app;"):
+        with pytest.raises(EngineError, match=r"hint: .*grant usage on schema durable to ROLE;"):
             Client(as_nobody).open()
         with pytest.raises(EngineError) as refused, connected(as_nobody) as asked:
             asked.execute("select pg_catalog.pg_control_system()")
         assert str(refused.value.hint).endswith(
             "grant execute on function pg_catalog.pg_control_system() to nobody_here"
         )
+        with pytest.raises(EngineError, match="schema durable to ROLE"), connected(as_nobody) as asked:
+            asked.execute("select from durable.runs")
     finally:
         conn.execute("grant execute on function pg_control_system() to public; drop role nobody_here")
