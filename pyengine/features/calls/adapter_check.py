@@ -207,7 +207,7 @@ def _result_flaw(done: Done) -> str | None:
             Manifest.from_json(json.dumps({"v": 1, "objects": done.objects}))
     except EngineError as error:
         place = getattr(error, "where", None)
-        found = f"{place}: {error.message}" if place else error.message
+        found = f"{place}: {error.message}" if place else error.detail or error.message
         return f"{contract.RULES['value']}: {found}"
     return None
 
