@@ -112,7 +112,7 @@ def input_of(
         return signature.encode_json(args, kwargs) if target.by_name else signature.encode(args, kwargs)
     if any(registry.workflows()) and not target.name.startswith(SERVICE):
         try:
-            return codec.encode(_form(args, kwargs), where="the arguments")
+            return codec.encode(_form(args, kwargs), where="the arguments", exact=False)
         except EncodeError:
             # objects of classes are arguments of workflows that are known here: the name may be mistyped
             registry.workflow(target.name, target.version)
@@ -128,7 +128,7 @@ def named_input(codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """
     form = _form(args, kwargs)
     try:
-        return codec.encode(form, where="the arguments")
+        return codec.encode(form, where="the arguments", exact=False)
     except EncodeError:
         if isinstance(form, dict):
             each = {name: msgspec.Raw(_argument(codec, one).encode()) for name, one in form.items()}

@@ -152,7 +152,7 @@ def opening() -> Iterator[None]:
     try:
         yield
     finally:
-        del _openings[mark]
+        _openings.pop(mark, None)  # a forked child has none
 
 
 def _being_opened() -> set[int]:

@@ -109,7 +109,9 @@ def refuse_no_function(fn: Any, kind: str) -> None:
             f"a {kind} is a function, not an object of the class {_name(type(fn))}",
             hint=f'give its method: app.{kind}(name="{_name(type(fn)).lower()}")(object.__call__)',
         )
-    if getattr(getattr(fn, "__code__", None), "co_filename", None) == contextlib.__file__:
+    code = getattr(fn, "__code__", None)
+    # a function that a context manager decorates is `inner` there
+    if code is not None and (code.co_filename, code.co_name) == (contextlib.__file__, "helper"):
         raise InvalidRequest(
             f"a {kind} cannot be a context manager, and {_name(fn)} is one: what it returns is not recorded",
             hint=f"open it inside a step: with {_name(fn)}(...): ...",

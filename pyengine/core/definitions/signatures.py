@@ -36,7 +36,7 @@ from pyengine.core.values.codec import (
 )
 from pyengine.core.values.defaults import is_default, without_defaults
 from pyengine.core.values.shapes import PLAIN, SORTED
-from pyengine.errors import DecodeError, EncodeError, EngineError, InvalidRequest
+from pyengine.errors import DecodeError, EncodeError, InvalidRequest
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _decode_call = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
@@ -372,7 +372,7 @@ class Signature:
         for name, one in self._parameters.items():
             if one.default is not one.empty:
                 codec, where = self.codecs[name], f"the default of {name!r} of {self.subject}"
-                with suppress(EngineError):
+                with suppress(Exception):  # boundary to user code: `__eq__` may do anything
                     text, _ = codec.check(
                         one.default, pack_value(codec, one.default, where), where, exact=True
                     )

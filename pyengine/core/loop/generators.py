@@ -22,14 +22,24 @@ _ROUNDS: Final = 32  # generators that are left open by the clean-up of others
 
 
 class Generators:
-    """Generators that began and were not closed, and the tasks that close those that code let go."""
+    """Generators that began and were not closed, and the tasks that close those that code let go.
 
-    __slots__ = ("_known", "_prune_at", "_tasks")
+    As a bool: whether there are any.
+
+    Attributes:
+        gave_up: whether some stayed open, whatever was tried.
+    """
+
+    __slots__ = ("_known", "_prune_at", "_tasks", "gave_up")
 
     def __init__(self) -> None:
         self._known: dict[int, Callable[[], _Generator | None]] = {}
         self._prune_at = _PRUNE_MIN
         self._tasks: list[asyncio.Task[Any]] = []
+        self.gave_up = False
+
+    def __bool__(self) -> bool:
+        return bool(self.closing) or any(_is_open(find()) for find in self._known.values())
 
     def track(self, generator: _Generator) -> None:
         """Add one that begins."""
@@ -97,4 +107,6 @@ async def close_left_open(
         if tasks := generators.closing:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait(tasks)
+    else:
+        generators.gave_up = True
     return main.result()

@@ -21,12 +21,20 @@ async def wait_in_place(fut: Any, timeout: Any) -> Any:
 
     loop: Any = asyncio._get_running_loop()
     if not getattr(loop, "waits_in_place", False) or (timeout is not None and timeout <= 0):
-        return await asyncio.wait_for.in_a_task(fut, timeout)  # type: ignore[attr-defined]
+        return await asyncio.tasks._wait_for_in_a_task(fut, timeout)  # type: ignore[attr-defined]
     async with asyncio.timeout(timeout):
         return await fut
 
 
+def replace_code() -> None:
+    """Let `wait_for` run the code above, unless that was done, or it is not asyncio's own any more."""
+    function: Any = asyncio.tasks.wait_for
+    names = vars(asyncio.tasks)
+    its_own = getattr(function, "__globals__", None) is names and function.__closure__ is None
+    if its_own and "_wait_for_in_a_task" not in names:
+        names["_wait_for_in_a_task"] = FunctionType(function.__code__, names, "wait_for")
+        function.__code__ = wait_in_place.__code__
+
+
 if sys.version_info < (3, 12):
-    _function: Any = asyncio.wait_for
-    _function.in_a_task = FunctionType(_function.__code__, vars(asyncio.tasks), "wait_for")
-    _function.__code__ = wait_in_place.__code__
+    replace_code()

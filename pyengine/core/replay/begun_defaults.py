@@ -62,4 +62,6 @@ def _complete(
     for name, text in texts.items():
         if name in bound.signature.parameters and name not in bound.arguments:
             bound.arguments[name] = signature.read(name, signature.codecs[name], text)
+    # one that was left out may stand before one that is by position only
+    bound.apply_defaults()
     return bound.args, bound.kwargs

@@ -293,7 +293,8 @@ class Replay:
 
     def _must_close(self, generators: Generators) -> bool:
         """Whether code that has ended left generators open, and what closes them belongs to the run."""
-        return self.run.rules >= GENERATORS_RULES and not self._sequence.dead and generators.left_open
+        belongs = self.run.rules >= GENERATORS_RULES and not self._sequence.dead
+        return belongs and generators.left_open and not generators.gave_up
 
     def _run_as(self, coroutine: Coroutine[Any, Any, Any], what: str) -> None:
         """Run what follows the code as its main task, which ends as the code did."""

@@ -56,7 +56,8 @@ def refuse_unlike(value: Any, back: Any, annotation: Any, where: str) -> None:
     """
     refuse_zone(value, where)
     found: Found = None
-    with contextlib.suppress(RecursionError):  # nested by some hundred levels: it stays as it was
+    # nested by some hundred levels, or what an `__eq__` leaves out has other parts: it stays as it was
+    with contextlib.suppress(RecursionError, LookupError, StopIteration, ValueError):
         found = _unlike(value, back, annotation)
     if found is not None:
         path, mine, theirs = found

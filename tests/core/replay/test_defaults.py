@@ -265,6 +265,11 @@ async def positional(n: int, express: bool = True, /, note: str = "b") -> list[A
     return await waits(n, express, note)
 
 
+async def gap(n: int, other: Any = NOTHING, more: int = 2, /) -> list[Any]:
+    """One without a JSON form before one with."""
+    return await waits(n, other is NOTHING, more)
+
+
 async def alone(n: int) -> list[Any]:
     """None with a default."""
     return await waits(n)
@@ -289,6 +294,7 @@ def test_a_run_keeps_the_defaults_with_which_it_began() -> None:
     began.__name__ = changed.__name__ = renamed.__name__ = positional.__name__ = alone.__name__ = "order"
     assert played(began, changed, 1) == [1, False, "a", True]
     assert played(began, positional, 1) == [1, False, "a"]
+    assert played(gap, gap, 1) == [1, True, 2]
     assert played(changed, began, 1, False) == [1, False, "b", True]
     assert played(began, changed, 1, rules=3) == [1, True, "b", True]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pyengine.context import ctx
+from pyengine.core.loop.generators import Generators
 from pyengine.core.replay.advance import StepCall
 from tests.core.replay.memory_run import MemoryRun, add, greet, workflow
 
@@ -166,3 +167,37 @@ def test_runs_born_before_end_as_they_did() -> None:
     for code in (drops, holds):
         run = MemoryRun(workflow(code), rules=3)
         assert run.value == "done"
+
+
+def test_one_that_cannot_be_closed() -> None:
+    """The run ends all the same, as its code did."""
+
+    kept: list[Any] = []
+    ended: list[bool] = []
+
+    async def stubborn() -> AsyncIterator[int]:
+        while True:
+            try:
+                yield 1
+            except GeneratorExit:
+                if ended:
+                    raise
+
+    async def code() -> str:
+        kept.append(stubborn())
+        await anext(kept[-1])
+        return "done"
+
+    assert MemoryRun(workflow(code)).value == "done"
+    ended.append(True)  # for the collector
+
+
+def test_one_that_is_closed_is_none() -> None:
+    """Whether there are any is asked of those that are open."""
+    generators, one = Generators(), pages("a")
+    assert not generators
+    generators.track(one)  # type: ignore[arg-type]
+    assert generators
+    with pytest.raises(StopIteration):
+        one.aclose().send(None)  # type: ignore[attr-defined]
+    assert not generators

@@ -14,7 +14,7 @@ import re
 import types
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
@@ -24,7 +24,8 @@ import pydantic
 import pytest
 
 from pyengine.context import ctx
-from pyengine.core.definitions.registry import make_step
+from pyengine.core.client.arguments import Target, input_of
+from pyengine.core.definitions.registry import Registry, make_step
 from pyengine.core.definitions.signatures import Signature
 from pyengine.core.protocol.commands import Complete, Fail
 from pyengine.core.values.codec import Codec
@@ -347,3 +348,35 @@ def test_what_is_shown_is_json() -> None:
         with pytest.raises(EncodeError, match="holds NaN or Infinity"):
             codec.write_only(value, "the value x")
         assert "null" in codec.write_only(value, "the value x", exact=False)
+
+
+@dataclass
+class Cached:
+    """Its equality leaves a field out."""
+
+    n: int
+    seen: Any = field(default=None, compare=False)
+
+
+@pytest.mark.parametrize("seen", [{1: 2}, [{(1, 2)}]])
+def test_what_an_equality_leaves_out(seen: Any) -> None:
+    """It may come back in another form, with which nothing corresponds."""
+
+    default = Cached(1, seen)
+
+    async def takes(it: Cached = default) -> None:
+        pass
+
+    assert Codec().encode(Cached(1, {1: 2}), Cached, where="it") == '{"n":1,"seen":{"1":2}}'
+    signature = Signature(takes, "step takes")
+    signature.encode((Cached(1, {1: 2}),), {})
+    assert [*signature.defaults] == ["it"]
+
+
+def test_arguments_of_a_name_that_is_not_known_here() -> None:
+    """They are plain JSON there, and what is equal to that is taken."""
+    registry = Registry()
+    registry.add_workflow(remind)
+    target = Target(definition=None, by_name=True, name="other", queue=None, version="1", timeout_ms=None)
+    given = (collections.OrderedDict(a=Level.LOW),)
+    assert input_of(Codec(), registry, target, given, {}) == '[{"a":1}]'

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyengine.context import ctx
+from pyengine.core.loop import wait_for as replacing
 from tests.core.replay.memory_run import MemoryRun, greet, workflow
 
 IN_PLACE = sys.version_info >= (3, 12)
@@ -90,3 +91,25 @@ def test_other_loops_have_what_they_had() -> None:
     assert wait_for is asyncio.wait_for is asyncio.tasks.wait_for
     assert list(inspect.signature(wait_for).parameters) == ["fut", "timeout"]
     assert wait_for.__name__ == "wait_for"
+
+
+def test_a_function_of_others_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a library has put another function in its place, or the code is replaced already."""
+    own = asyncio.tasks.wait_for
+
+    async def plain(fut: Any, timeout: Any) -> Any:
+        pass
+
+    async def around(fut: Any, timeout: Any) -> Any:
+        return await own(fut, timeout)
+
+    for other in (plain, around):
+        code = other.__code__
+        monkeypatch.setattr(asyncio.tasks, "wait_for", other)
+        replacing.replace_code()
+        assert other.__code__ is code
+    monkeypatch.setattr(asyncio.tasks, "wait_for", own)
+    monkeypatch.setattr(asyncio.tasks, "_wait_for_in_a_task", plain, raising=False)
+    code = own.__code__
+    replacing.replace_code()
+    assert own.__code__ is code and vars(asyncio.tasks)["_wait_for_in_a_task"] is plain

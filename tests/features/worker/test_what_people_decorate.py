@@ -288,3 +288,12 @@ def test_what_is_refused(kind: str) -> None:
         if not (kind == "workflow" and name in ("builtin without parameters", "async context manager")):
             assert says in refused[0] and hint in refused[1], (name, refused)
         assert (place_of(caught.value.__traceback__) or [""])[0] == __file__, name
+
+
+def test_a_function_that_a_context_manager_decorates() -> None:
+    """It returns what the function returns, as a transaction of an ORM does."""
+    app = App("postgresql://nowhere/none")
+    with_opened: Any = opened
+    with_connected: Any = connected
+    app.step(name="plain")(with_opened(1)(treble))
+    app.step(name="async")(with_connected(1)(double))
