@@ -69,6 +69,9 @@ def test_steering(at_database: Any, conn: Connection) -> None:
     refused = at_database("schedules", "backfill", "hourly", "yesterday", "2026-01-01T00:00Z")
     assert refused.code == 2 and "is no instant" in refused.err
     assert at_database("schedules", "show", "nothing").code == 3
+    for words in (("pause", "hourly", "--reason", "a\0b"), ("trigger", "hourly", "--overlap", "a\0b")):
+        wrong = at_database("schedules", *words)
+        assert wrong.code == 2 and ("the reason" in wrong.err or "an overlap" in wrong.err)
 
 
 def test_a_trigger_that_is_skipped_names_no_run(at_database: Any, conn: Connection, yearly: str) -> None:
