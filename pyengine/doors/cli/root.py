@@ -68,7 +68,7 @@ _COMMANDS = {
     "check": ("check",),
     "why": ("why",),
     "steering": ("signal", "cancel", "pause", "resume", "redrive", "reschedule", "delete", "fork", "as-of"),
-    "steering_many": ("signal-many", "settle"),
+    "steering_many": ("signal-many", "fork-many", "settle"),
     "replay_check": ("replay-check",),
 }
 

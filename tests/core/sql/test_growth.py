@@ -59,7 +59,8 @@ HISTORY = {
 """Tables that grow with finished runs and calls."""
 FEW = {
     "_retention",
-    *("_workers", "_idle_workers", "_workflows", "_hints", "_schedules", "_services", "_watches", "_buckets"),
+    *("_workers", "_idle_workers", "_workflows", "_hints", "_schedules", "_schedule_instants", "_services"),
+    *("_watches", "_buckets"),
     *("_adapters", "_routes", "_published", "_code_waits"),
     *("settings", "migrations", "_logic", "_site"),
 }

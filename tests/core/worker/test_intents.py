@@ -119,7 +119,7 @@ def stop_in_the_middle(dsn: str, app: App, workflow: str, began: list[int]) -> s
     async def main() -> str:
         async with app.client() as client:
             run = await client.start(workflow)
-            async with app.worker():
+            async with app.worker(grace="100ms"):
                 while not began:
                     await asyncio.sleep(0.005)
             async with app.worker():

@@ -41,7 +41,7 @@ CHARGE, RESERVE = "await charge(n)", "await reserve(n)"
 BODIES = {
     "rc_old": [CHARGE, RESERVE],
     "rc_swapped": [RESERVE, CHARGE],
-    "rc_loud": ["print('loud')", CHARGE, RESERVE],
+    "rc_loud": ["print('loud')  # durable: ok", CHARGE, RESERVE],
     "rc_patched": [
         "if ctx.patched('reserve first'):",
         f"    {RESERVE}; {CHARGE}",

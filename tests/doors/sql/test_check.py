@@ -344,6 +344,7 @@ LAWS: dict[str, Break] = {
     ),
     "setting_is_of_its_kind": Break("update durable.settings set value = 'soon' where name = 'max_crashes'"),
     "schedule_can_be_evaluated": Break(S.format("timezone = 'Mars'")),
+    "schedule_polls_while_an_instant_is_buffered": Break(S.format("poll_at = next_run_at")),
     "fork_has_its_run": Break(
         "insert into durable._forks (at, id, origin_id, origin, seq, by) values (1, 'gone', 'r', 1, 1, 'me')"
     ),

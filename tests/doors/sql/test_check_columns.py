@@ -76,6 +76,10 @@ FREE = {
     "_schedules.tenant",
     "_schedules.workflow",
     "_schedules.workflow_version",
+    "_schedules.catch_up",
+    "_schedules.ends_at",
+    "_schedules.jitter",
+    "_schedules.pause_after",
     "_signals.key",
     "_tasks.priority",
     # whoever runs it says it, and it stands nowhere else
@@ -134,6 +138,7 @@ FREE = {
     "_call_steps.scope",
     "_pin_log.execution_key",
     "_refs.of_run",
+    "_schedules.latest",
     # for people: a text, copies of what a node refers to
     "settings.description",
     "_call_waiters.inputs",
@@ -157,6 +162,7 @@ OUTSIDE = {
     "_retention": "the place of a sweep",
     "_routes": "what people have routed",
     "_row_events": "its law has its hand in test_watch_views.py",
+    "_schedule_instants": "its laws have their hands in tests/features/sql/test_policies.py",
     "_services": "what people have let serve",
     "_watches": "what people watch: the view durable.watches compares it with their tables",
     "_workflows": "what workers have said that they can run",

@@ -364,7 +364,8 @@ def test_a_paused_schedule(conn: Connection, clock: Clock) -> None:
     ask(conn, ("select durable.pause_schedule('nightly')", ()))
     clock.advance(3 * MIN)
     said = (
-        "is a schedule (0 9 * * *, UTC), paused since 3 min; durable.resume_schedule('nightly') lets it go on"
+        "is a schedule (0 9 * * *, UTC), paused since 3 min by postgres; "
+        "durable.resume_schedule('nightly') lets it go on"
     )
     assert why(conn, "nightly") == [(0, "nightly", "schedule_paused", said)]
 

@@ -222,9 +222,78 @@ def test_backfill(conn: Connection, clock: Clock) -> None:
     assert ask(conn, (call, (*earlier, "buffer_all", False))) == (3, 0, 3)
 
 
+def test_a_schedule_of_promises_is_paused_until_an_instant(conn: Connection, clock: Clock) -> None:
+    """It goes on by itself, and creates promises."""
+    ask(conn, ("select durable.schedule_create('p', '@hourly', '{{.id}}.{{.timestamp}}', 1000)", ()))
+    until = datetime.fromtimestamp((EIGHT + 3 * HOUR) / 1000, UTC)
+    ask(conn, ("select durable.pause_schedule('p', until => %s)", (until,)))
+    clock.advance(5 * HOUR)
+    sweep(conn)
+    ids = conn.execute("select id from durable._promises order by id").fetchall()
+    assert ids == [(f"p.{EIGHT + n * HOUR}",) for n in (4, 5)]
+
+
+def test_a_change_after_the_end_of_a_pause(conn: Connection, clock: Clock) -> None:
+    """Before the instant that would have ended it: the new expression counts, and nothing stops."""
+    ask(conn, plan())
+    until = datetime.fromtimestamp((EIGHT + 30 * MINUTE) / 1000, UTC)
+    ask(conn, ("select durable.pause_schedule('s', until => %s)", (until,)))
+    clock.advance(45 * MINUTE)
+    ask(conn, plan(cron="*/5 * * * *", replace=True))
+    clock.advance(10 * MINUTE)
+    sweep(conn)
+    assert [outcome for _, outcome in account(conn)].count("started") == 2
+
+
+def test_one_that_fails_stops_no_other(conn: Connection, clock: Clock) -> None:
+    """It is put off by an hour."""
+    for name in ("bad", "s"):
+        ask(conn, plan(name, overlap="buffer_all"))
+    clock.advance(2 * HOUR)
+    sweep(conn)
+    for (run,) in conn.execute("select id from durable.runs").fetchall():
+        end(conn, run)
+    conn.execute("update durable._schedules set timezone = 'Mars/Olympus' where id = 'bad'")
+    clock.advance(10_000)
+    sweep(conn)
+    assert account(conn) == [("09:00", "cancelled"), ("10:00", "started")]
+    late = "select next_run_at - %s from durable._schedules where id = 'bad'"
+    assert ask(conn, (late, (clock.now_ms,))) == (HOUR,)
+    conn.execute("update durable._schedules set timezone = 'UTC' where id = 'bad'")
+    ask(conn, ("select durable.unschedule('bad')", ()))
+    assert ask(conn, ("select count(*) from durable._schedule_instants where schedule = 'bad'", ())) == (0,)
+
+
+def test_a_higher_limit_does_not_bring_back_what_is_over(conn: Connection, clock: Clock) -> None:
+    """The instants that the old limit left out are over."""
+    ask(conn, plan(max_runs=1))
+    clock.advance(5 * HOUR)
+    sweep(conn)
+    ask(conn, plan(max_runs=3, replace=True))
+    clock.advance(HOUR)
+    sweep(conn)
+    assert account(conn) == [("09:00", "started"), ("14:00", "started")]
+
+
+def test_a_policy_knows_the_run_before_it(conn: Connection, clock: Clock) -> None:
+    """Also one that began while there was no policy; and a trigger hides no run that goes on."""
+    ask(conn, plan())
+    clock.advance(HOUR)
+    sweep(conn)
+    assert ask(conn, ("select outcome from durable.trigger_schedule('s', 'skip')", ())) == ("started",)
+    ask(conn, plan(overlap="skip", replace=True))
+    clock.advance(20 * MINUTE)
+    assert ask(conn, ("select run, outcome from durable.trigger_schedule('s')", ())) == (None, "skipped")
+    ask(conn, ("select outcome from durable.trigger_schedule('s', 'allow')", ()))
+    end(conn, at("09:20:00"))
+    clock.advance(HOUR)
+    sweep(conn)
+    assert account(conn)[-1] == ("10:00", "skipped")
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "overlap": ({"overlap": "queue"}, "'queue' is no overlap"),
-    "window": ({"catch_up": "-1 hour"}, "the window of catch_up is below zero"),
+    "window": ({"catch_up": "-1 hour"}, "the window of catch_up is at least 10 seconds"),
     "jitter": ({"jitter": "2 days"}, "a jitter has 0 to 24 hours"),
     "order": ({"starts": "2027-02-01T00:00Z", "ends": "2027-01-31T00:00Z"}, "ends before it starts"),
     "over": ({"ends": "2020-01-15T08:30Z"}, "stands for no instant before its end"),

@@ -172,7 +172,7 @@ def test_a_policy_of_code_and_its_steering(dsn: str, conn: Connection) -> None:
         assert (one.state, one.paused_by, one.pause_reason) == ("paused", "ada", "moving house")
         day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
         counted = blocking.schedules.backfill("report", day, day + timedelta(hours=6), dry_run=True)
-        assert (counted.instants, counted.started) == (5, 0)
+        assert (counted.instants, counted.started) == (4, 0)  # the limit is five, and one has run
         done = blocking.schedules.backfill("report", day, day + timedelta(hours=3))
         assert done.instants == 3 and done.started + done.buffered == 3
 

@@ -226,7 +226,7 @@ def test_a_fork_does_not_write_again(dsn: str, bank: Bank) -> None:
             run = await client.start(two_legs, id="t")
             await run.result(timeout=30)
             (seq,) = bank.execute(
-                "select max(seq) + 1 from durable.journal_events where id = 't' and child = 1"
+                "select max(seq) + 1 from durable.journal_events where id = 't' and child = 2"
             ).fetchone() or (0,)
             fork = await run.fork(seq=seq, id="f")
             return await fork.result(timeout=30)

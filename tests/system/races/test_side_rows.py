@@ -77,6 +77,7 @@ HOLDS = {
     "_members": OF_RUN,
     "_progress": "id = 'h'",
     "_schedules": "id = 'h'",
+    "_schedule_instants": "schedule = 'h'",
     "_code_waits": "id = 'h'",
     "_removed": "id = 'h'",
     "_removed_signals": "id = 'h'",
@@ -199,6 +200,26 @@ def schedules_fire(conn: Connection, clock: Clock) -> Play:
     return ticking(conn, lambda name: ask(conn, (fired, (name,)))[0])
 
 
+def buffered_instants_start(conn: Connection, clock: Clock) -> Play:
+    """Two schedules have an instant that waits for a run, which has ended."""
+    for name in PAIR:
+        conn.execute(
+            "select durable.schedule(%s, '@hourly', workflow => 'w', overlap => 'buffer_all', "
+            "any_workflow => true)",
+            (name,),
+        )
+    clock.advance(3_600_000)
+    tick(conn)
+    clock.advance(3_600_000)
+    tick(conn)
+    runs = conn.execute("select id from durable.runs where tags ? 'resonate:schedule'").fetchall()
+    for (run,) in runs:
+        conn.execute("select durable.cancel(%s, force => true)", (run,))
+    clock.advance(10_000)
+    left = "select count(*) from durable._schedule_instants where schedule = %s"
+    return ticking(conn, lambda name: ask(conn, (left, (name,))) == (0,))
+
+
 def removed_ids_are_forgotten(conn: Connection, clock: Clock) -> Play:
     """The ids of two runs that were removed long ago are to be forgotten."""
     for name in PAIR:
@@ -234,6 +255,7 @@ TICKS: dict[Callable[[Connection, Clock], Play], tuple[str, ...]] = {
     waits_are_tested: ("_row_waits",),
     graces_end: ("_callbacks",),
     schedules_fire: ("_schedules",),
+    buffered_instants_start: ("_schedule_instants",),
     removed_ids_are_forgotten: ("_removed",),
     keys_of_signals_are_forgotten: ("_removed_signals",),
     retention_is_due: ("_retention",),

@@ -54,10 +54,14 @@ comment on function durable.schedule_read_v0(text) is 'Older API: the schedule: 
 create or replace function durable.schedule_delete_v0(p_id text)
 returns table (status integer, word text) language plpgsql volatile
 as $$
+declare
+  v_found boolean;
 begin
   perform durable._check_may_lock();
   delete from durable._schedules s where s.id = p_id;
-  return query select case when found then 204 else 404 end, case when found then 'OK' else 'not found' end;
+  v_found := found;
+  delete from durable._schedule_instants i where i.schedule = p_id;
+  return query select case when v_found then 204 else 404 end, case when v_found then 'OK' else 'not found' end;
 end
 $$;
 comment on function durable.schedule_delete_v0(text) is 'Older API: deletes a schedule: 204, or 404. Promises that it created stay.';

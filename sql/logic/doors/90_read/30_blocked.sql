@@ -127,6 +127,8 @@ as $$
     union
     select d.id, d.xmax::text from durable._schedules d where d.id = any (p_ids)
     union
+    select d.schedule, d.xmax::text from durable._schedule_instants d where d.schedule = any (p_ids)
+    union
     select s.id, s.xid from durable._side_locks(p_ids) s
   )
   select r.id, r.xid from row_lock r

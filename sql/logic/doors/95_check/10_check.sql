@@ -321,7 +321,7 @@ as $$
       or s.workflow is not null and jsonb_typeof(durable._json(s.promise_param_data)) not in ('array', 'object')),
     ('schedule_can_be_evaluated', not durable._is_evaluable(s)),
     ('S07 S08 schedule_next_run_follows_cron', not durable._follows_cron(s)),
-    ('schedule_looks_at_what_is_buffered', s.paused_at is null and (s.poll_at is null) <> (not exists (
+    ('schedule_polls_while_an_instant_is_buffered', s.paused_at is null and (s.poll_at is null) <> (not exists (
         select from durable._schedule_instants i where i.schedule = s.id and i.outcome = 'buffered')))
   ) as v (law, broken)
   where v.broken
@@ -331,7 +331,8 @@ as $$
   from durable._schedule_instants i
   left join durable._schedules s on s.id = i.schedule
   where s.id is null or (i.at = i.upto and i.outcome in ('skipped', 'buffered') and exists (
-    select from durable._promises p where p.id = any (array[durable._occurrence_id(s, i.at)])))
+    select from durable._promises p
+    where p.id = any (array[durable._occurrence_id(s, i.at)]) and p.tags ->> 'resonate:schedule' = s.id))
 $$;
 comment on function durable._check_schedules() is
   'Laws of schedules. An instant that promise_create would refuse has no promise, and retention may have removed one.';

@@ -37,6 +37,8 @@ begin
     perform durable._fail_invalid(format('%L: an interval has 1 second to 366 days.', p_when));
   elsif v_offset not between 0 and v_step - 1 then
     perform durable._fail_invalid(format('%L: an offset is shorter than its interval, and not below zero.', p_when));
+  elsif v_step % 1000 <> 0 or v_offset % 1000 <> 0 then
+    perform durable._fail_invalid(format('%L: a run is named after a whole second.', p_when));
   end if;
   return p_after + v_step - ((p_after - v_offset) % v_step + v_step) % v_step;
 end
@@ -117,7 +119,7 @@ begin
     return durable._cron_instants(p_when, p_timezone, p_after, p_until, p_most);
   end if;
   v_parts := durable._when_parts(p_when);
-  v_next := array(select durable._when_next(x, p_timezone, p_after) from unnest(v_parts) with ordinality u (x, n) order by n);
+  v_next := array(select durable._when_next(x, p_timezone, p_after) from unnest(v_parts) with ordinality u (x, n) order by u.n);
   loop
     v_at := (select min(x) from unnest(v_next) x);
     v_instants := v_instants || v_at;

@@ -72,6 +72,18 @@ $$;
 comment on function durable._nominal_next(durable._schedules) is
   'The next instant of a schedule: after its creation, its begin, its last instant and its pause, and not after its end. Never, if there is none. WF004.';
 
+create or replace function durable._shown_next(p_schedule durable._schedules)
+returns bigint language plpgsql stable
+as $$
+begin
+  return case when p_schedule.poll_at is null then p_schedule.next_run_at else durable._nominal_next(p_schedule) end;
+exception when sqlstate 'WF004' then
+  return null;
+end
+$$;
+comment on function durable._shown_next(durable._schedules) is
+  'The next instant of a schedule; null if its time zone left this server while an instant is buffered.';
+
 create or replace function durable._first_instant(p_schedule durable._schedules)
 returns bigint language plpgsql stable
 as $$
@@ -166,11 +178,11 @@ declare
   v_schedule durable._schedules;
 begin
   perform durable._check_may_lock();
-  delete from durable._schedule_instants i where i.schedule = p_id;
   delete from durable._schedules s where s.id = p_id returning s.* into v_schedule;
   if not found then
     perform durable._fail_not_found('schedule', p_id);
   end if;
+  delete from durable._schedule_instants i where i.schedule = p_id;
   return durable._schedule_record(v_schedule);
 end
 $$;

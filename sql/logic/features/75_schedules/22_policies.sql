@@ -8,8 +8,7 @@ returns boolean language sql immutable parallel safe
 as $$
   select p_schedule.overlap <> 'allow' or p_schedule.jitter > 0 or p_schedule.catch_up is not null
          or p_schedule.max_runs is not null or p_schedule.pause_after is not null or p_schedule.starts_at is not null
-         or p_schedule.ends_at is not null
-         or p_schedule.paused_until is not null or p_schedule.poll_at is not null
+         or p_schedule.ends_at is not null or p_schedule.poll_at is not null
 $$;
 comment on function durable._has_policy(durable._schedules) is
   'Whether a schedule fires one instant after the other; those without a policy fire all that are due at once.';
@@ -36,6 +35,15 @@ end
 $$;
 comment on function durable._is_pending(text) is 'Whether a run or promise has not ended; its deadline ends it, before a sweep says so.';
 
+create or replace function durable._is_busy(p_schedule durable._schedules)
+returns boolean language sql volatile
+as $$
+  select durable._is_pending(p_schedule.latest)
+         or durable._is_pending(durable._occurrence_id(p_schedule, p_schedule.last_run_at))
+$$;
+comment on function durable._is_busy(durable._schedules) is
+  'Whether the latest run of a schedule goes on: the one that it started last, and that of its last instant.';
+
 create or replace function durable._failures_in_row(p_schedule durable._schedules)
 returns integer language plpgsql volatile
 as $$
@@ -43,17 +51,17 @@ begin
   return (
     select count(*) from (
       select bool_and(x.failed) over (order by x.id collate "C" desc) as failed from (
-        select p.id, p.state in ('rejected', 'rejected_timedout', 'pending') as failed from durable._promises p
-        where p.id >= p_schedule.id || '-0' and p.id < p_schedule.id || '-:'
-          and (p.state <> 'pending' or p.timeout_at <= durable._now_ms())
-          and p.created_at >= coalesce(p_schedule.begins_at, 0)
-          and p.tags ->> 'resonate:schedule' = p_schedule.id
+        select p.id, p.state in ('rejected', 'rejected_timedout', 'pending') as failed
+        from (select r.id, r.state, r.timeout_at, r.created_at, r.tags from durable._promises r
+              where r.id >= p_schedule.id || '-0' and r.id < p_schedule.id || '-:' order by r.id desc limit 1000) p
+        where (p.state <> 'pending' or p.timeout_at <= durable._now_ms())
+          and p.created_at >= coalesce(p_schedule.begins_at, 0) and p.tags ->> 'resonate:schedule' = p_schedule.id
         order by p.id desc limit p_schedule.pause_after) x) y
     where y.failed);
 end
 $$;
 comment on function durable._failures_in_row(durable._schedules) is
-  'How many of the latest runs of a schedule that have ended have failed or timed out, one after the other, since its last pause: pause_after at most. Ids of its runs are in the order of their instants.';
+  'How many of the latest runs of a schedule that have ended have failed or timed out, one after the other, since its last pause: pause_after at most. Ids of its runs are in the order of their instants; 1000 are read, with what lies below them.';
 
 create or replace function durable._start_instant(p_schedule durable._schedules, p_at bigint)
 returns durable._schedules language plpgsql volatile
@@ -72,17 +80,28 @@ $$;
 comment on function durable._start_instant(durable._schedules, bigint) is
   'Starts the run of one instant, which is the latest from now on. An id that exists is left as it is. The caller has locked schedule and id.';
 
-create or replace function durable._cancel_latest(p_schedule durable._schedules)
+create or replace function durable._cancel_latest(p_schedule durable._schedules, p_now bigint)
 returns void language plpgsql volatile
 as $$
+declare
+  v_ids constant text[] := durable._family(array[p_schedule.latest], false);
+  v_free text[];
 begin
-  perform durable.cancel(p_schedule.latest, to_jsonb(format('the next instant of schedule %s has come', p_schedule.id)));
-exception when sqlstate 'WF001' or sqlstate 'WF003' then
-  null;
+  if durable._try_lock_promises(v_ids) <> '{}' then
+    return;
+  end if;
+  v_free := (durable._try_lock_settlement(v_ids)).ids;
+  if cardinality(v_free) < cardinality(v_ids)
+     or exists (select unnest(durable._family(array[p_schedule.latest], false)) except select unnest(v_ids)) then
+    return;
+  end if;
+  perform durable._cancel_locked(
+    array(select t.id from durable._tasks t where t.id = any (v_ids) and t.deadline > p_now),
+    to_jsonb(format('the next instant of schedule %s has come', p_schedule.id))::text, durable._grace_ms(null), false, p_now);
 end
 $$;
-comment on function durable._cancel_latest(durable._schedules) is
-  'Asks the latest run of a schedule to end, if it has not ended meanwhile.';
+comment on function durable._cancel_latest(durable._schedules, bigint) is
+  'Requests the end of the latest run and of the runs below it, unless another session holds one of them: the next look tries again. A second request changes nothing.';
 
 create or replace function durable._buffer_instant(p_schedule durable._schedules, p_at bigint, p_overlap text, p_now bigint)
 returns void language plpgsql volatile
@@ -105,7 +124,7 @@ begin
   elsif p_overlap = 'cancel' then
     update durable._schedule_instants i set outcome = 'skipped', reason = 'a later instant took its place'
     where i.schedule = p_schedule.id and i.outcome = 'buffered';
-    perform durable._cancel_latest(p_schedule);
+    perform durable._cancel_latest(p_schedule, p_now);
   end if;
   perform durable._record_instant(p_schedule.id, p_at, p_at, 'buffered',
                                   format('run %s had not ended', p_schedule.latest), p_now);
@@ -119,9 +138,10 @@ returns durable._schedules language plpgsql volatile
 as $$
 begin
   if exists (select from durable._promises p where p.id = durable._occurrence_id(p_schedule, p_at)) then
+    delete from durable._schedule_instants i where i.schedule = p_schedule.id and i.at = p_at and i.upto = p_at;
     return p_schedule;
   elsif p_overlap <> 'allow' and (
-       durable._is_pending(p_schedule.latest) or exists (
+       durable._is_busy(p_schedule) or exists (
          select from durable._schedule_instants i where i.schedule = p_schedule.id and i.outcome = 'buffered')) then
     perform durable._buffer_instant(p_schedule, p_at, p_overlap, p_now);
     return p_schedule;
@@ -132,7 +152,7 @@ $$;
 comment on function durable._fire_instant(durable._schedules, bigint, text, bigint) is
   'Starts the run of an instant that has none, or does with it what p_overlap says while the latest run has not ended.';
 
-create or replace function durable._start_buffered(p_schedule durable._schedules)
+create or replace function durable._start_buffered(p_schedule durable._schedules, p_now bigint)
 returns durable._schedules language plpgsql volatile
 as $$
 declare
@@ -142,29 +162,34 @@ begin
   if v_schedule.runs_left = 0 then
     update durable._schedule_instants i set outcome = 'skipped', reason = 'the limit of runs was reached'
     where i.schedule = p_schedule.id and i.outcome = 'buffered';
-  elsif v_schedule.paused_at is null and not durable._is_pending(v_schedule.latest) then
+  elsif v_schedule.paused_at is null and not durable._is_busy(v_schedule) then
     select i.at into v_at from durable._schedule_instants i
     where i.schedule = p_schedule.id and i.outcome = 'buffered' order by i.at limit 1;
     if v_at is not null and durable._try_lock_occurrence(v_schedule, v_at) then
       v_schedule := durable._start_instant(v_schedule, v_at);
     end if;
+  elsif v_schedule.overlap = 'cancel' and v_schedule.poll_at is not null then
+    perform durable._cancel_latest(v_schedule, p_now);
   end if;
   return v_schedule;
 end
 $$;
-comment on function durable._start_buffered(durable._schedules) is
-  'Starts the run of the first instant that is buffered, if the latest run has ended.';
+comment on function durable._start_buffered(durable._schedules, bigint) is
+  'Starts the run of the first instant that is buffered, if the latest run has ended; asks that one to end, if its overlap is cancel.';
 
 create or replace function durable._ended_pause(p_schedule durable._schedules, p_until bigint)
 returns durable._schedules language plpgsql volatile
 as $$
 declare
   v_schedule durable._schedules := p_schedule;
+  v_since constant bigint := greatest(p_schedule.created_at, p_schedule.begins_at, p_schedule.last_run_at) + 1;
 begin
-  perform durable._record_instant(
-    p_schedule.id, greatest(p_schedule.created_at, p_schedule.begins_at, p_schedule.last_run_at) + 1, p_until, 'paused',
-    coalesce(p_schedule.pause_reason, ''), durable._now_ms());
-  v_schedule.begins_at := p_until;
+  -- a clock that was set back may be behind its last instant
+  if v_since <= p_until then
+    perform durable._record_instant(p_schedule.id, v_since, p_until, 'paused', coalesce(p_schedule.pause_reason, ''),
+                                    durable._now_ms());
+  end if;
+  v_schedule.begins_at := greatest(p_schedule.begins_at, p_until);
   v_schedule.paused_at := null;
   v_schedule.paused_until := null;
   v_schedule.paused_by := null;
@@ -175,22 +200,23 @@ $$;
 comment on function durable._ended_pause(durable._schedules, bigint) is
   'A schedule whose pause ends at p_until: its instants since the last one that fired have passed, and a row says so.';
 
-create or replace function durable._without_missed(p_schedule durable._schedules, p_next bigint, p_now bigint)
+create or replace function durable._without_missed(p_schedule durable._schedules, p_now bigint)
 returns durable._schedules language plpgsql volatile
 as $$
 declare
   v_schedule durable._schedules := p_schedule;
+  v_next constant bigint := durable._nominal_next(p_schedule);
   v_cut constant bigint := p_now - p_schedule.catch_up - 1;
 begin
-  if p_next <= v_cut then
-    perform durable._record_instant(p_schedule.id, p_next, v_cut, 'missed', 'nothing fired it in time', p_now);
+  if v_next <= v_cut then
+    perform durable._record_instant(p_schedule.id, v_next, v_cut, 'missed', 'nothing fired it in time', p_now);
     v_schedule.begins_at := v_cut;
   end if;
   return v_schedule;
 end
 $$;
-comment on function durable._without_missed(durable._schedules, bigint, bigint) is
-  'A schedule that begins with the instants of its window, if p_next, its next one, is older; a row covers those that are.';
+comment on function durable._without_missed(durable._schedules, bigint) is
+  'A schedule that begins with the instants of its window, if its next one is older; a row covers those that are.';
 
 create or replace function durable._paused_for_failures(p_schedule durable._schedules, p_now bigint)
 returns durable._schedules language plpgsql volatile
@@ -212,38 +238,58 @@ $$;
 comment on function durable._paused_for_failures(durable._schedules, bigint) is
   'The schedule, paused if as many of its latest runs as pause_after have failed.';
 
-create or replace function durable._fire_due(p_schedule durable._schedules, p_now bigint, p_most integer)
-returns durable._schedules language plpgsql volatile
+create or replace function durable._due_by_policy(p_schedule durable._schedules, p_now bigint, p_most integer)
+returns bigint[] language plpgsql volatile
 as $$
 declare
   v_schedule durable._schedules := p_schedule;
   v_instants bigint[];
 begin
-  v_schedule.next_run_at := durable._nominal_next(v_schedule);
-  if v_schedule.next_run_at <= p_now - v_schedule.catch_up - 1 then
-    v_schedule := durable._without_missed(v_schedule, v_schedule.next_run_at, p_now);
-    v_schedule.next_run_at := durable._nominal_next(v_schedule);
-  end if;
+  v_schedule.next_run_at := durable._nominal_next(p_schedule);
   if v_schedule.next_run_at > p_now then
-    return v_schedule;
+    return '{}';
   end if;
-  v_instants := durable._due_instants(v_schedule, least(p_now, coalesce(v_schedule.ends_at, p_now)), p_most);
-  for n in 1 .. cardinality(v_instants) - 1 loop
+  v_instants := durable._due_instants(v_schedule, least(p_now, coalesce(p_schedule.ends_at, p_now)), p_most);
+  return v_instants[1:cardinality(v_instants) - 1];
+end
+$$;
+comment on function durable._due_by_policy(durable._schedules, bigint, integer) is
+  'The instants of a schedule to fire now, p_most of them at most; their ids are locked.';
+
+create or replace function durable._fire_instants(p_schedule durable._schedules, p_instants bigint[], p_now bigint)
+returns durable._schedules language plpgsql volatile
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+begin
+  for n in 1 .. cardinality(p_instants) loop
     v_schedule := durable._paused_for_failures(v_schedule, p_now);
     exit when v_schedule.paused_at is not null or v_schedule.runs_left = 0;
-    v_schedule := durable._fire_instant(v_schedule, v_instants[n], v_schedule.overlap, p_now);
-    v_schedule.last_run_at := v_instants[n];
+    v_schedule := durable._fire_instant(v_schedule, p_instants[n], v_schedule.overlap, p_now);
+    v_schedule.last_run_at := p_instants[n];
   end loop;
-  v_schedule.next_run_at := durable._nominal_next(v_schedule);
-  return v_schedule;
-exception when invalid_parameter_value or datetime_field_overflow or sqlstate 'WF004' then
-  v_schedule := p_schedule;
-  v_schedule.next_run_at := p_now + 3600000;
   return v_schedule;
 end
 $$;
-comment on function durable._fire_due(durable._schedules, bigint, integer) is
-  'Fires the instants of a schedule that are due, p_most at most, one after the other. One that cannot be evaluated any more is due again in an hour.';
+comment on function durable._fire_instants(durable._schedules, bigint[], bigint) is
+  'Fires instants that are due, one after the other, until the schedule is paused or its limit is reached.';
+
+create or replace function durable._forget_instants(p_schedule text, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_days constant bigint := durable._setting_int('retention_days');
+begin
+  if v_days > 0 then
+    delete from durable._schedule_instants i
+    where i.schedule = p_schedule and i.outcome <> 'buffered' and i.at in (
+      select n.at from durable._schedule_instants n
+      where n.schedule = p_schedule and n.at < p_now - 86400000 * v_days order by n.at limit 100);
+  end if;
+end
+$$;
+comment on function durable._forget_instants(text, bigint) is
+  'Removes old rows of instants without a run, as retention removes old runs: 100 at most.';
 
 create or replace function durable._with_poll(p_schedule durable._schedules, p_now bigint)
 returns durable._schedules language plpgsql volatile
@@ -263,20 +309,39 @@ $$;
 comment on function durable._with_poll(durable._schedules, bigint) is
   'The schedule, due again in a second if an instant is buffered, later the longer it waits: after ten seconds at most.';
 
-create or replace function durable._fire_by_policy(p_schedule durable._schedules, p_now bigint, p_most integer)
-returns text[] language plpgsql volatile
+create or replace function durable._fire_by_policy(
+  p_schedule durable._schedules, p_now bigint, p_most integer, out instants integer, out queues text[])
+language plpgsql volatile
 as $$
 declare
   v_schedule durable._schedules := p_schedule;
+  v_due bigint[];
 begin
   if v_schedule.paused_until <= p_now then
     v_schedule := durable._ended_pause(v_schedule, v_schedule.paused_until);
   end if;
-  v_schedule := durable._start_buffered(v_schedule);
-  v_schedule := durable._with_poll(durable._fire_due(v_schedule, p_now, p_most), p_now);
+  if v_schedule.workflow is null then
+    v_schedule.next_run_at := durable._nominal_next(v_schedule);
+  else
+    if v_schedule.poll_at is not null and v_schedule.paused_at is null then
+      v_schedule := durable._paused_for_failures(v_schedule, p_now);
+    end if;
+    v_schedule := durable._without_missed(durable._start_buffered(v_schedule, p_now), p_now);
+    v_due := durable._due_by_policy(v_schedule, p_now, p_most);
+    instants := cardinality(v_due);
+    v_schedule := durable._fire_instants(v_schedule, v_due, p_now);
+    v_schedule.next_run_at := durable._nominal_next(v_schedule);
+    v_schedule := durable._with_poll(v_schedule, p_now);
+    perform durable._forget_instants(v_schedule.id, p_now);
+  end if;
+  queues := case when v_schedule.latest is distinct from p_schedule.latest then array[v_schedule.queue] else '{}' end;
+  if v_schedule is not distinct from p_schedule then
+    instants := null;
+    return;
+  end if;
   perform durable._update_schedule(v_schedule);
-  return array[v_schedule.queue];
+  instants := coalesce(instants, 0);
 end
 $$;
 comment on function durable._fire_by_policy(durable._schedules, bigint, integer) is
-  'Fires a locked schedule as its policies say: ends its pause, starts what was buffered, leaves out what was missed, and treats each instant that is due. Answers its queue, which may have got runs.';
+  'Fires a locked schedule as its policies say: ends its pause, starts what was buffered, leaves out what was missed, and treats each instant that is due. One of promises is due again after its pause. instants: how many were treated, null if nothing changed; queues: those that may have got runs.';

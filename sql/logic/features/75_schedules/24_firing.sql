@@ -52,6 +52,22 @@ $$;
 comment on function durable._create_occurrences(text[], bigint[], bigint) is
   'Creates the promises of instants of locked schedules, as of their instant; a promise whose deadline has passed is stored settled. An id that exists is left as it is. A promise that promise_create would refuse (an id reserved to a run or a call, a delay at or after the deadline) is not created, and its instant passes. One ordered insert, so that sweeps do not wait for each other in a circle. Returns the queues that got ready tasks.';
 
+create or replace function durable._fire_apart(
+  p_schedule durable._schedules, p_now bigint, p_most integer, out instants integer, out queues text[])
+language plpgsql volatile
+as $$
+begin
+  select f.instants, f.queues into instants, queues from durable._fire_by_policy(p_schedule, p_now, p_most) f;
+exception when data_exception or integrity_constraint_violation or insufficient_privilege or sqlstate 'WF001' or sqlstate 'WF003'
+               or sqlstate 'WF004' or sqlstate 'WF008' then
+  update durable._schedules s set next_run_at = p_now + 3600000 where s.id = p_schedule.id;
+  instants := 0;
+  queues := '{}';
+end
+$$;
+comment on function durable._fire_apart(durable._schedules, bigint, integer) is
+  'Fires one schedule. An error of its own puts it off by an hour, so that one is no reason for all. instants: how many it fired; null: nothing changed.';
+
 create or replace function durable._fire_locked(p_due text[], p_now bigint, p_limit integer)
 returns table (fired integer, queues text[])
 language plpgsql volatile
@@ -68,11 +84,16 @@ declare
   v_last bigint[] := '{}';
   v_next bigint[] := '{}';
   v_plain text[] := '{}';
+  v_latest text[] := '{}';
+  v_apart integer := 0;
 begin
   for n in 1 .. cardinality(p_due) loop
     select * into v_schedule from durable._schedules s where s.id = p_due[n];
-    if durable._has_policy(v_schedule) then
-      v_queues := v_queues || durable._fire_by_policy(v_schedule, p_now, least(v_most, v_more + 1)::integer);
+    if v_schedule.paused_until <= p_now or durable._has_policy(v_schedule) then
+      select f.instants, v_queues || f.queues into v_count, v_queues
+      from durable._fire_apart(v_schedule, p_now, least(v_most, v_more + 1)::integer) f;
+      v_more := v_more - greatest(v_count - 1, 0);
+      v_apart := v_apart + (v_count is not null)::integer;
       continue;
     end if;
     v_instants := durable._due_instants(v_schedule, p_now, least(v_most, v_more + 1)::integer);
@@ -87,13 +108,16 @@ begin
     v_plain := v_plain || v_schedule.id;
     v_last := array_append(v_last, v_instants[v_count]);
     v_next := array_append(v_next, coalesce(v_instants[v_count + 1], durable._never()));
+    v_latest := array_append(v_latest, case when v_schedule.workflow is not null
+                                            then durable._occurrence_id(v_schedule, v_instants[nullif(v_count, 0)]) end);
   end loop;
   queues := v_queues || durable._create_occurrences(v_schedules, v_fired, p_now);
-  update durable._schedules s set last_run_at = coalesce(u.last_run_at, s.last_run_at), next_run_at = u.next_run_at
-  from unnest(v_plain, v_last, v_next) as u (id, last_run_at, next_run_at)
+  update durable._schedules s set last_run_at = coalesce(u.last_run_at, s.last_run_at), next_run_at = u.next_run_at,
+    latest = coalesce(u.latest, s.latest)
+  from unnest(v_plain, v_last, v_next, v_latest) as u (id, last_run_at, next_run_at, latest)
   where s.id = any (array[u.id]) and s.next_run_at < u.next_run_at;
   get diagnostics fired = row_count;
-  fired := fired + cardinality(p_due) - cardinality(v_plain);
+  fired := fired + v_apart;
   return next;
 end
 $$;
@@ -152,9 +176,10 @@ returns text language plpgsql stable
 as $$
 begin
   return (
-    select 'schedules whose cron expression or time zone this server does not know are put off by an hour: '
+    select 'schedules whose cron expression or time zone this server does not know, or that fail, are put off by an hour: '
            || string_agg(s.id, ', ' order by s.id)
-    from durable._schedules s where s.next_run_at = p_now + 3600000 and not durable._is_evaluable(s));
+    from durable._schedules s where s.next_run_at = p_now + 3600000
+      and case when durable._is_evaluable(s) then durable._nominal_next(s) <= p_now else true end);
 end
 $$;
 comment on function durable._odd_schedules(bigint) is

@@ -60,8 +60,9 @@ begin
   if p_policy.overlap not in ('allow', 'skip', 'buffer_one', 'buffer_all', 'cancel') then
     perform durable._fail_invalid(format('Schedule %L: %L is no overlap.', p_id, p_policy.overlap),
                                   'Write allow, skip, buffer_one, buffer_all or cancel.');
-  elsif p_policy.catch_up < 0 then
-    perform durable._fail_invalid(format('Schedule %L: the window of catch_up is below zero.', p_id));
+  elsif p_policy.catch_up < 10000 then
+    perform durable._fail_invalid(format('Schedule %L: the window of catch_up is at least 10 seconds.', p_id),
+                                  'A tick comes late by some ms, so a shorter one would leave out every instant.');
   elsif p_policy.jitter not between 0 and 86400000 then
     perform durable._fail_invalid(format('Schedule %L: a jitter has 0 to 24 hours.', p_id));
   elsif p_policy.ends_at < p_policy.starts_at then
@@ -159,8 +160,12 @@ begin
   if p_new.max_runs is not null then
     v_row.runs_left := greatest(p_new.max_runs - coalesce(p_old.max_runs - p_old.runs_left, 0), 0);
   end if;
-  v_row.begins_at := case when (p_old.cron, p_old.timezone) = (p_new.cron, p_new.timezone) then p_old.begins_at
-                          else p_new.created_at end;
+  -- what a limit or an end left out is over: a new one does not bring it back
+  v_row.begins_at := case when (p_old.cron, p_old.timezone) <> (p_new.cron, p_new.timezone) then p_new.created_at
+                          when (p_old.starts_at, p_old.ends_at, p_old.max_runs)
+                               is distinct from (p_new.starts_at, p_new.ends_at, p_new.max_runs)
+                               and p_old.next_run_at > p_new.created_at then greatest(p_old.begins_at, p_new.created_at)
+                          else p_old.begins_at end;
   -- p_new.created_at is the time of the change; what follows is the schedule's own
   v_row.created_at := p_old.created_at;
   v_row.next_run_at := least(durable._nominal_next(v_row), v_row.poll_at);

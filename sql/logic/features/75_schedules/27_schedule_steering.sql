@@ -17,42 +17,38 @@ end
 $$;
 comment on function durable._known_schedule_of_runs(text, text) is 'Locks and answers a schedule of runs. WF001, WF004.';
 
-create or replace function durable._lock_occurrence(p_schedule durable._schedules, p_at bigint)
-returns void language plpgsql volatile
-as $$
-begin
-  perform durable._lock_names('{}', array[durable._occurrence_id(p_schedule, p_at)]);
-end
-$$;
-comment on function durable._lock_occurrence(durable._schedules, bigint) is 'The lock that a start takes on the id of an instant''s run.';
-
 create or replace function durable.trigger_schedule(id text, overlap text default null)
 returns table (run text, outcome text) language plpgsql volatile
 as $$
 declare
-  v_now constant bigint := durable._now_ms();
   v_schedule durable._schedules := durable._known_schedule_of_runs($1, $2);
-  v_at constant bigint := v_now - v_now % 1000;
+  v_jitter constant bigint := v_schedule.jitter;
+  v_now bigint;
+  v_at bigint;
 begin
   perform durable._adopt_idle_copy();
-  perform durable._lock_occurrence(v_schedule, v_at);
+  v_now := durable._now_ms();
+  v_at := v_now - v_now % 1000;
+  perform durable._lock_names('{}', array[durable._occurrence_id(v_schedule, v_at)]);
   if v_schedule.runs_left = 0 then
     perform durable._fail_conflict(format('Schedule %L has started all of its %s runs.', $1, v_schedule.max_runs),
                                    'durable.schedule(..., max_runs => more, replace => true) raises the limit.');
   end if;
+  v_schedule.jitter := 0;
   v_schedule := durable._fire_instant(v_schedule, v_at, coalesce($2, v_schedule.overlap), v_now);
+  v_schedule.jitter := v_jitter;
   v_schedule.next_run_at := durable._nominal_next(v_schedule);
   v_schedule := durable._with_poll(v_schedule, v_now);
   perform durable._update_schedule(v_schedule);
   perform durable._hint('durable_ready', v_now);
-  return query
-  select durable._occurrence_id(v_schedule, v_at),
-         coalesce((select i.outcome from durable._schedule_instants i where i.schedule = v_schedule.id and i.at = v_at),
-                  'started');
+  outcome := coalesce((select i.outcome from durable._schedule_instants i where i.schedule = v_schedule.id and i.at = v_at),
+                      'started');
+  run := case when outcome <> 'skipped' then durable._occurrence_id(v_schedule, v_at) end;
+  return next;
 end
 $$;
 comment on function durable.trigger_schedule(text, text) is
-  'Starts a run of a schedule now, paused or not: select * from durable.trigger_schedule(''nightly''). Its instant is the current second, so two calls within a second are one run. While the latest run goes on, overlap decides, by default the schedule''s: outcome is started, skipped or buffered. Answers the id that the run has, or will have. WF001, WF003 its limit of runs is reached, WF004.';
+  'Starts a run of a schedule now, paused or not: select * from durable.trigger_schedule(''nightly''). Its instant is the current second, so two calls within a second are one run. While the latest run goes on, overlap decides, by default the schedule''s: outcome is started, skipped or buffered. Answers the id that the run has, or will have; null if it is skipped. A jitter does not hold for it. WF001, WF003 its limit of runs is reached, WF004.';
 
 create or replace function durable._instants_between(p_schedule durable._schedules, p_since bigint, p_until bigint)
 returns bigint[] language plpgsql stable
@@ -85,15 +81,23 @@ as $$
 declare
   v_schedule durable._schedules := p_schedule;
 begin
-  started := 0;
-  buffered := 0;
-  for n in 1 .. least(cardinality(p_instants), v_schedule.runs_left) loop
-    perform durable._lock_occurrence(v_schedule, p_instants[n]);
-    v_schedule := durable._fire_instant(v_schedule, p_instants[n], p_overlap, p_now);
-    started := started + (v_schedule.latest = durable._occurrence_id(v_schedule, p_instants[n]))::integer;
-  end loop;
+  delete from durable._schedule_instants i
+  where i.schedule = p_schedule.id and i.at = any (p_instants) and i.upto = i.at and i.outcome <> 'buffered';
+  if p_overlap = 'buffer_all' then
+    insert into durable._schedule_instants (schedule, at, upto, outcome, reason, recorded_at)
+    select p_schedule.id, x, x, 'buffered', 'it was backfilled', p_now from unnest(p_instants) x
+    on conflict do nothing;
+    v_schedule := durable._start_buffered(v_schedule, p_now);
+  else
+    for n in 1 .. cardinality(p_instants) loop
+      v_schedule := durable._start_instant(v_schedule, p_instants[n]);
+    end loop;
+    -- the latest run of its own instants goes on being the one that others wait for
+    v_schedule.latest := p_schedule.latest;
+  end if;
   buffered := (select count(*) from durable._schedule_instants i
                where i.schedule = p_schedule.id and i.at = any (p_instants) and i.outcome = 'buffered');
+  started := cardinality(p_instants) - buffered;
   v_schedule.next_run_at := durable._nominal_next(v_schedule);
   v_schedule := durable._with_poll(v_schedule, p_now);
   perform durable._update_schedule(v_schedule);
@@ -102,35 +106,39 @@ begin
 end
 $$;
 comment on function durable._backfill(durable._schedules, bigint[], text, bigint) is
-  'Fires instants that are over, in their order, under an overlap of their own. The caller has locked the schedule.';
+  'Starts instants that are over and have no run, or buffers them. The caller has locked the schedule and their ids.';
 
 create or replace function durable.backfill_schedule(
   id text, since timestamptz, until timestamptz, overlap text default 'buffer_all', dry_run boolean default true)
 returns table (instants bigint, started bigint, buffered bigint) language plpgsql volatile
 as $$
 declare
-  v_now constant bigint := durable._now_ms();
-  v_since constant bigint := durable._instant_ms($2);
-  v_until constant bigint := durable._instant_ms($3);
   v_schedule durable._schedules;
   v_instants bigint[];
+  v_ids text[];
 begin
-  if $4 not in ('allow', 'buffer_all') then
+  if $4 is null or $4 not in ('allow', 'buffer_all') then
     perform durable._fail_invalid(format('Schedule %L: a backfill knows no overlap %L.', $1, $4),
                                   'allow starts all runs at once, buffer_all one after the other.');
   end if;
   v_schedule := durable._known_schedule_of_runs($1, $4);
+  v_instants := durable._instants_between(v_schedule, greatest(durable._instant_ms($2), v_schedule.starts_at),
+                                          least(durable._instant_ms($3), v_schedule.ends_at));
+  if not $5 then
+    perform durable._adopt_idle_copy();
+    v_ids := array(select durable._occurrence_id(v_schedule, x) from unnest(v_instants) x);
+    perform durable._lock_names('{}', v_ids);
+  end if;
   v_instants := array(
-    select i.at from unnest(durable._instants_between(v_schedule, v_since, v_until)) as i (at)
+    select i.at from unnest(v_instants) as i (at)
     where not exists (select from durable._promises p where p.id = any (array[durable._occurrence_id(v_schedule, i.at)]))
-    order by i.at);
+    order by i.at limit v_schedule.runs_left);
   instants := cardinality(v_instants);
   started := 0;
   buffered := 0;
   if not $5 then
-    perform durable._adopt_idle_copy();
-    delete from durable._schedule_instants i where i.schedule = $1 and i.at = any (v_instants) and i.outcome = 'skipped';
-    select * into started, buffered from durable._backfill(v_schedule, v_instants, $4, v_now);
+    select b.started, b.buffered into started, buffered
+    from durable._backfill(v_schedule, v_instants, $4, durable._now_ms()) b;
   end if;
   return next;
 end

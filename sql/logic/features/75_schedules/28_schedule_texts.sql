@@ -11,7 +11,8 @@ begin
     v_text := v_text || case
       when v_part = '-' then ' to ' when v_part = ',' then ', ' when v_part = '/' then ', in steps of '
       when v_text like '% in steps of ' or p_names is null then v_part
-      else coalesce(initcap(p_names[durable._cron_value(v_part, p_low, p_names) % cardinality(p_names) + 1 - p_low]), v_part) end;
+      else coalesce(initcap(
+        p_names[(durable._cron_value(v_part, p_low, p_names) - p_low) % cardinality(p_names) + 1]), v_part) end;
   end loop;
   return v_text;
 end
@@ -85,7 +86,7 @@ create or replace function durable._schedule_text(p_when text, p_timezone text)
 returns text language plpgsql stable
 as $$
 begin
-  return (select string_agg(durable._cron_text(btrim(x, E' \t\n\r')), '; and ' order by n)
+  return (select string_agg(durable._cron_text(btrim(x, E' \t\n\r')), '; and ' order by u.n)
           from regexp_split_to_table(p_when, ';') with ordinality u (x, n)) || ', ' || p_timezone;
 end
 $$;
