@@ -240,3 +240,33 @@ def backlogs_are_received(conn: Connection, clock: Clock) -> Play:
 
     there = "select count(*) from durable._backlog where id = %s and number = 1"
     return Play(act, lambda name: ask(conn, (there, (name,))) == (0,))
+
+
+def schedules_fire(conn: Connection, clock: Clock) -> Play:
+    """Two schedules are due."""
+    for name in PAIR:
+        plan = "select durable.schedule_create(%s, '@hourly', %s, 3600000, null, null, '{}', 'UTC')"
+        conn.execute(plan, (name, f"{name}-{{{{.timestamp}}}}"))
+    clock.advance(3_600_000)
+    fired = "select last_run_at is not null from durable._schedules where id = %s"
+    return ticking(conn, lambda name: ask(conn, (fired, (name,)))[0])
+
+
+def buffered_instants_start(conn: Connection, clock: Clock) -> Play:
+    """Two schedules have an instant that waits for a run, which has ended."""
+    for name in PAIR:
+        conn.execute(
+            "select durable.schedule(%s, '@hourly', workflow => 'w', overlap => 'buffer_all', "
+            "any_workflow => true)",
+            (name,),
+        )
+    clock.advance(3_600_000)
+    tick(conn)
+    clock.advance(3_600_000)
+    tick(conn)
+    runs = conn.execute("select id from durable.runs where tags ? 'resonate:schedule'").fetchall()
+    for (run,) in runs:
+        conn.execute("select durable.cancel(%s, force => true)", (run,))
+    clock.advance(10_000)
+    left = "select count(*) from durable._schedule_instants where schedule = %s"
+    return ticking(conn, lambda name: ask(conn, (left, (name,))) == (0,))

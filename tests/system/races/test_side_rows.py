@@ -53,12 +53,14 @@ from tests.system.races.plays import (
     PAIR,
     Play,
     backlogs_are_received,
+    buffered_instants_start,
     calls_of_removed_runs,
     codes_come_back,
     keys_of_signals_are_forgotten,
     objects_are_unused,
     reporting,
     runs_set_progress,
+    schedules_fire,
     single_runs_end_with_progress,
     ticking,
 )
@@ -188,36 +190,6 @@ def leases_are_lost(conn: Connection, clock: Clock) -> Play:
         begin_run(conn, name)
     clock.advance(TTL_MS)
     return ticking(conn, lambda name: (task_of(conn, name) or ("",))[0] == "pending")
-
-
-def schedules_fire(conn: Connection, clock: Clock) -> Play:
-    """Two schedules are due."""
-    for name in PAIR:
-        plan = "select durable.schedule_create(%s, '@hourly', %s, 3600000, null, null, '{}', 'UTC')"
-        conn.execute(plan, (name, f"{name}-{{{{.timestamp}}}}"))
-    clock.advance(3_600_000)
-    fired = "select last_run_at is not null from durable._schedules where id = %s"
-    return ticking(conn, lambda name: ask(conn, (fired, (name,)))[0])
-
-
-def buffered_instants_start(conn: Connection, clock: Clock) -> Play:
-    """Two schedules have an instant that waits for a run, which has ended."""
-    for name in PAIR:
-        conn.execute(
-            "select durable.schedule(%s, '@hourly', workflow => 'w', overlap => 'buffer_all', "
-            "any_workflow => true)",
-            (name,),
-        )
-    clock.advance(3_600_000)
-    tick(conn)
-    clock.advance(3_600_000)
-    tick(conn)
-    runs = conn.execute("select id from durable.runs where tags ? 'resonate:schedule'").fetchall()
-    for (run,) in runs:
-        conn.execute("select durable.cancel(%s, force => true)", (run,))
-    clock.advance(10_000)
-    left = "select count(*) from durable._schedule_instants where schedule = %s"
-    return ticking(conn, lambda name: ask(conn, (left, (name,))) == (0,))
 
 
 def removed_ids_are_forgotten(conn: Connection, clock: Clock) -> Play:
