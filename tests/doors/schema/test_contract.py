@@ -55,5 +55,5 @@ def test_a_code_becomes_its_class(code: str) -> None:
     error = from_sqlstate(code, "what", "where", "what next")
     assert type(error) is ERROR_CODES[code]
     assert error.sqlstate == code
-    assert str(error) == "where\nhint: what next", "the message of an error of the schema is its kind"
+    assert str(error) == "what\ndetail: where\nhint: what next"
     assert isinstance(error, EngineError)
