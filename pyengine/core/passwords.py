@@ -48,7 +48,7 @@ def is_unescaped(url: str) -> bool:
     authority = re.split(r"[/?]", rest, maxsplit=1)[0]
     user, at, _ = authority.rpartition("@")
     if at or "@" not in rest:
-        return "@" in user or "#" in user or bool(re.search(r"%(?![0-9A-Fa-f]{2})", user))
+        return "@" in user or "#" in user
     # the @ stands behind a slash or question mark: user:pa/ss@host has no port before it
     _, colon, port = authority.rpartition(":")
     if not colon or authority.startswith("["):

@@ -40,7 +40,7 @@ class Servers:
 
     def __init__(self, dsn: str) -> None:
         if is_unescaped(dsn):
-            what = "the user or password of the database URL has @ : / ? # or % that is not escaped"
+            what = "the user or password of the database URL has @ / ? or # that is not escaped"
             raise InvalidRequest(what, hint=ESCAPE)
         head, _, query = dsn.partition("?")
         pairs = pairs_of(query)

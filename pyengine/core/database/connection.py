@@ -302,7 +302,11 @@ class Database:
                     statement_cache_size=0 if self.pooled else 100,
                     server_settings={"application_name": f"{self._application_name} {role}"},
                 )
-                keep_alive(conn)
+                try:
+                    keep_alive(conn)
+                except BaseException:
+                    conn.terminate()
+                    raise
         except asyncpg.PostgresError as error:
             if error.sqlstate == _FULL:
                 raise NoConnection(

@@ -23,7 +23,6 @@ from typing import Any, get_type_hints
 import msgspec
 
 from pyengine.core.values.codec import (
-    ATOMS,
     UNWRITABLE,
     TypeCodec,
     pack_value,
@@ -35,6 +34,7 @@ from pyengine.core.values.codec import (
     wrong_type,
 )
 from pyengine.core.values.defaults import is_default, without_defaults
+from pyengine.core.values.likeness import ATOMS
 from pyengine.core.values.shapes import PLAIN, SORTED
 from pyengine.errors import DecodeError, EncodeError, InvalidRequest
 

@@ -30,7 +30,7 @@ from pyengine.core.values.depth import MAX_DEPTH, is_deep
 from pyengine.core.values.error_access import class_name
 from pyengine.core.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, ExceptionCodec
 from pyengine.core.values.hints import properties
-from pyengine.core.values.likeness import refuse_unlike
+from pyengine.core.values.likeness import ATOMS, refuse_unlike
 from pyengine.core.values.paths import at, brief, difference, holds_non_finite, innermost, place, same
 from pyengine.core.values.pydantic_models import error_text, read_unknown
 from pyengine.core.values.shape_builder import shape_of
@@ -41,7 +41,6 @@ logger = logging.getLogger("pyengine.codec")
 
 WARN_PAYLOAD_BYTES = 1 << 20
 MAX_PAYLOAD_BYTES = 64 << 20
-ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
 # an escaped NUL: an odd number of backslashes before u0000
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

@@ -25,7 +25,8 @@ from pyengine.core.values.paths import at, parts, place, same
 from pyengine.core.values.pydantic_models import is_model
 from pyengine.errors import EncodeError
 
-_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+"""Classes of which `==` overlooks nothing."""
 _ARRAYS = (list, tuple, set, frozenset)
 # path, part of the value, part of its copy
 Found = tuple[str, Any, Any] | None
@@ -76,11 +77,14 @@ def _zoned(value: Any) -> datetime | time | None:
     while todo:
         one = todo.pop()
         cls = type(one)
-        if cls in _ATOMS or id(one) in seen:
+        if cls in ATOMS or id(one) in seen:
             continue
         seen.add(id(one))
         if cls in _ARRAYS:
             todo.extend(one)
+        elif cls is dict:
+            todo.extend(one)
+            todo.extend(one.values())
         elif isinstance(one, datetime | time):
             zone = one.tzinfo
             if zone is not None and asked(lambda zone=zone: zone.utcoffset(None), None) is None:  # type: ignore[misc]
@@ -103,7 +107,7 @@ def _unlike(value: Any, back: Any, annotation: Any) -> Found:
     if cls in (typing.Union, UnionType):
         held = next((one for one in args if class_of(bare(one)) is type(back)), None)
         return None if held is None else _unlike(value, back, held)
-    if not isinstance(cls, type) or type(value) in _ATOMS:
+    if not isinstance(cls, type) or type(value) in ATOMS:
         return None
     if has_fields(cls) or is_model(cls) or hasattr(cls, "__attrs_attrs__"):
         return _in_fields(value, back, annotation)
@@ -129,7 +133,7 @@ def _is_plain(value: Any) -> bool:
             todo.extend(one.values())
         elif cls is list:
             todo.extend(one)
-        elif cls not in _ATOMS:
+        elif cls not in ATOMS:
             return False
     return True
 
@@ -152,7 +156,7 @@ def _in_dict(value: Mapping[Any, Any], back: Mapping[Any, Any], key: Any, item: 
         if key is Any and type(name) is not str and type(keys[name]) is not type(name):
             return f"[{name!r}]", name, keys[name]
         theirs = back[name]
-        if type(mine) in _ATOMS and type(mine) is type(theirs):
+        if type(mine) in ATOMS and type(mine) is type(theirs):
             continue
         found = _unlike(mine, theirs, item) if item is not Any else _other_class(mine, theirs)
         if found is not None:
@@ -163,7 +167,7 @@ def _in_dict(value: Mapping[Any, Any], back: Mapping[Any, Any], key: Any, item: 
 def _in_array(value: Any, back: Any, args: tuple[Any, ...]) -> Found:
     each = len(args) == len(value) and args[-1:] != (...,)
     for number, (mine, theirs) in enumerate(zip(value, back, strict=True)):
-        if type(mine) in _ATOMS and type(mine) is type(theirs):
+        if type(mine) in ATOMS and type(mine) is type(theirs):
             continue
         item = args[number] if each else args[0] if args else Any
         found = _unlike(mine, theirs, item) if item is not Any else _other_class(mine, theirs)

@@ -169,7 +169,7 @@ def _problem_of_url(url: str) -> str | None:
     if not found or scheme not in ("postgresql", "postgres"):
         return "does not begin with postgresql://"
     if is_unescaped(url):
-        return f"has @ : / ? # or % in its user or password that is not escaped ({ESCAPE})"
+        return f"has @ / ? or # in its user or password that is not escaped ({ESCAPE})"
     hosts = re.split(r"[/?]", rest, maxsplit=1)[0].rpartition("@")[2]
     for host in hosts.split(",") if hosts else ():
         match = re.fullmatch(r"(?:\[[^\[\]]+\]|[^:\[\]]*)(?::(\d*))?", host)

@@ -39,7 +39,7 @@ from pyengine.core.replay.call_matcher import CallMatcher
 from pyengine.core.values.texts import is_text
 from pyengine.errors import EngineError, InvalidRequest
 from pyengine.features.sql.sql_values import Record, read_records, read_value
-from pyengine.features.sql.transaction_log import TransactionLog, transactions_of
+from pyengine.features.sql.transaction_log import TransactionLog, subject_of, transactions_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Transaction:
 
     @property
     def _subject(self) -> str:
-        return "the transaction" if self._name == "transaction" else f"transaction {self._name}"
+        return subject_of(self._name)
 
     async def __aenter__(self) -> Self:
         if self._log is not None or self._left:

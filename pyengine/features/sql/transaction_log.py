@@ -46,6 +46,11 @@ class _Record(msgspec.Struct, omit_defaults=True, rename={"outcomes": "said"}):
     end: Outcome | None = None
 
 
+def subject_of(name: str) -> str:
+    """Return what a transaction is called in sentences."""
+    return "the transaction" if name == "transaction" else f"transaction {name}"
+
+
 class TransactionLog:
     """One transaction of a run.
 

@@ -52,7 +52,7 @@ from pyengine.errors import (
 )
 from pyengine.features.sql.sql_values import are_large, error_fields, records_json, value_json
 from pyengine.features.sql.statements import COMMIT
-from pyengine.features.sql.transaction_log import TransactionLog
+from pyengine.features.sql.transaction_log import TransactionLog, subject_of
 
 _IDLE_MS_MAX = 10_000
 _TRIES_MAX = 10
@@ -104,7 +104,7 @@ class _Session:
         log: the transaction that is open, or begins.
         ends_s: when its time is over, by our clock.
         limit_s: when a limit around its block is over; a statement after that is refused, and the commit.
-        overdue: its connection was closed because its time was over.
+        overdue: its time was over, or that of a limit around its block; nothing of it is committed.
     """
 
     __slots__ = ("ask", "ends_s", "limit_s", "log", "overdue", "task", "todo")
@@ -238,9 +238,9 @@ class TransactionRunner:
             slow = await answers(conn)
             conn.terminate()
             if ask.kind == "commit" or not slow:
-                raise Again(_overdue(log).message if slow else "the server does not answer") from None
+                raise Again(overdue(log).message if slow else "the server does not answer") from None
             session.overdue = True
-            outcome = self._refused(_overdue(log))
+            outcome = self._refused(overdue(log))
         if ask.kind == "begin" and outcome[0] != "value":
             # the code must not see what the journal would not hold
             raise Again(f"the transaction could not begin: {outcome[1]}")
@@ -257,7 +257,7 @@ class TransactionRunner:
                 await self._reaching(conn, run, conn.execute("rollback"))
             return ("value", None)
         if session.overdue:
-            return self._refused(_overdue(log))
+            return self._refused(overdue(log))
         if conn.is_closed():
             raise Again("the connection was lost")
         if ask.kind == "begin":
@@ -270,14 +270,14 @@ class TransactionRunner:
             word = (found[1] or found[2]).lower()
             return self._refused(
                 InvalidRequest(
-                    f"transaction {log.name}: {word!r} would end it without its journal row",
+                    f"{subject_of(log.name)}: {word!r} would end it without its journal row",
                     hint="leave the block to commit, raise an error to roll back, or use tx.savepoint()",
                 )
             )
         outcome = await self._reaching(conn, run, self._statement(conn, ask), ours=False)
         if not (conn.is_closed() or conn.is_in_transaction()):
             raise _Ended(
-                f"transaction {log.name} was ended by {ask.query[:80]!r}; what it wrote may be there"
+                f"{subject_of(log.name)} was ended by {ask.query[:80]!r}; what it wrote may be there"
             )
         return await self._within_limit(log, outcome)
 
@@ -286,7 +286,7 @@ class TransactionRunner:
         large = is_large(outcome)
         size = log.size + len(await self._values.made_of(outcome, msgspec.json.encode, large=large))
         try:
-            self._codec.check_size(size, f"what the statements of transaction {log.name} returned")
+            self._codec.check_size(size, f"what the statements of {subject_of(log.name)} returned")
         except PayloadTooLarge as error:
             return self._refused(error)
         log.size = size
@@ -317,7 +317,7 @@ class TransactionRunner:
     ) -> tuple[Outcome, Journal | None]:
         """Commit the transaction together with its journal row."""
         if session.overdue:
-            return self._refused(_overdue(log)), None
+            return self._refused(overdue(log)), None
         if conn.is_closed() or not conn.is_in_transaction():
             raise Again("the connection was lost")
         journal: Journal | None = None
@@ -405,11 +405,15 @@ def _log_of(effect: Execute) -> TransactionLog:
     return effect.log
 
 
-def _overdue(log: TransactionLog) -> StepTimeout:
+def overdue(log: TransactionLog) -> StepTimeout:
+    """Return the error of a transaction whose time is over, or that of a limit around its block."""
     limit_ms = log.timeout_ms if log.limit_ms is None else min(log.timeout_ms, max(0, log.limit_ms))
     around = "" if limit_ms == log.timeout_ms else ", the limit around its block"
+    name = subject_of(log.name)
     return StepTimeout(
-        f"transaction {log.name} took longer than {limit_ms / 1000:g} s{around}",
+        f"{name} took longer than {limit_ms / 1000:g} s{around}"
+        if limit_ms > 0
+        else f"the limit around the block of {name} was over before it began",
         step=log.name,
         timeout_ms=round(limit_ms),
     )

@@ -26,6 +26,7 @@ from pyengine.core.replay.machine import Replay
 from pyengine.core.values.codec import Codec
 from pyengine.errors import InvalidRequest
 from pyengine.features.sql.transaction_log import TransactionLog
+from pyengine.features.sql.transaction_runner import overdue
 from tests.core.replay.memory_run import STARTED_MS, MemoryRun, add, greet, workflow
 
 Code = Callable[[], Coroutine[Any, Any, Any]]
@@ -386,3 +387,13 @@ def test_a_limit_that_has_begun() -> None:
     cold.load(run.rows)
     cold.advance()
     assert front(cold).limit_ms == 1000
+
+
+def test_the_error_of_one_that_is_overdue() -> None:
+    """It names the transaction, and the limit that was there."""
+    log = TransactionLog(1, "transaction", NAME_HASH, 5000, None)
+    assert overdue(log).message == "the transaction took longer than 5 s"
+    log.limit_ms = -2.0
+    assert overdue(log).message == "the limit around the block of the transaction was over before it began"
+    log = TransactionLog(1, "pay", NAME_HASH, 5000, None)
+    assert overdue(log).message == "transaction pay took longer than 5 s"

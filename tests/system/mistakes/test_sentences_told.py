@@ -84,7 +84,7 @@ def test_a_lock_of_several_runs() -> None:
     assert UNAWAITED.hint(RuntimeError("is bound to a different event loop")) is None
 
 
-@pytest.mark.parametrize("password", ["p@ss", "pa/ss", "pa#ss", "pa?ss", "pa%ss"])
+@pytest.mark.parametrize("password", ["p@ss", "pa/ss", "pa#ss", "pa?ss"])
 def test_a_password_that_is_not_escaped(password: str) -> None:
     """Drivers took a part of it for host or port, and said that it is none."""
     url = f"postgresql://bob:{password}@127.0.0.1:5432/shop"
@@ -100,7 +100,7 @@ def test_a_password_that_is_not_escaped(password: str) -> None:
     "rest",
     [
         *("", "bob:p%40ss@h/x", "/x?host=/tmp", "h:5432/x?application_name=a@b", "[::1]:5432/x?user=a@b"),
-        *("bob@one:1,two:2/x", "bob:p:ss@h/x", "h/x@y", "one:1,two/x@y", "h:1,two:2/x@y"),
+        *("bob@one:1,two:2/x", "bob:p:ss@h/x", "bob:p%ss@h/x", "h/x@y", "one:1,two/x@y", "h:1,two:2/x@y"),
     ],
 )
 def test_urls_that_are_escaped(rest: str) -> None:
