@@ -40,7 +40,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of a part of the package, to change."""
-    for name in ("values", "loop"):
+    for name in ("protocol", "loop"):
         shutil.copytree(ROOT / "pyengine/core" / name, tmp_path / "copy" / name)
     return tmp_path / "copy"
 
