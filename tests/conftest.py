@@ -87,10 +87,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Spread the whole suite over the processors, unless the command says otherwise."""
-    # tests wait for a third of their time: one process more than there are processors keeps them busy
+    # tests wait for half of their time: two processes more than there are processors keep them busy
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not hasattr(config, "workerinput")
     if whole and config.option.numprocesses is None and not config.option.usepdb:
-        config.option.numprocesses = (os.cpu_count() or 1) + 1
+        config.option.numprocesses = (os.cpu_count() or 1) + 2
         config.option.dist = "worksteal"
 
 

@@ -13,7 +13,7 @@ create or replace function durable._completion_of(p_execution bigint, p_bucket i
 returns jsonb language sql stable
 as $$ select null::jsonb $$;
 
-create or replace function durable._nominal_next(p_schedule durable._schedules)
+create or replace function durable._shown_next(p_schedule durable._schedules)
 returns bigint language sql stable
 as $$ select null::bigint $$;
 

@@ -368,9 +368,14 @@ def _no_right(conn: Connection, error: psycopg.Error) -> EngineError:
     """Return the error for a role that lacks a right, with the grant to type."""
     reason = f"database {conn.info.dbname!r}: {error.diag.message_primary} (SQLSTATE {NO_RIGHT})"
     ours = EngineError(reason, hint=RIGHTS)
-    if "pg_control_system" in (error.diag.message_primary or ""):
-        (role,) = conn.execute("select quote_ident(current_user)").fetchone() or ("ROLE",)
-        ours.hint = f"a superuser types: grant execute on function pg_catalog.pg_control_system() to {role}"
+    query = (
+        "select quote_ident(current_user), "
+        "has_function_privilege('pg_catalog.pg_control_system()', 'execute')"
+    )
+    role, may = conn.execute(query).fetchone() or ("ROLE", True)
+    if not may:
+        missing = f"grant execute on function pg_catalog.pg_control_system() to {role}"
+        ours.hint = f"{RIGHTS}; a superuser types: {missing}"
     return ours
 
 

@@ -92,8 +92,10 @@ begin
     for n in 1 .. cardinality(p_instants) loop
       v_schedule := durable._start_instant(v_schedule, p_instants[n]);
     end loop;
-    -- the latest run of its own instants goes on being the one that others wait for
-    v_schedule.latest := p_schedule.latest;
+    -- a run of its own instants that goes on stays the one that others wait for
+    if durable._is_busy(p_schedule) then
+      v_schedule.latest := p_schedule.latest;
+    end if;
   end if;
   buffered := (select count(*) from durable._schedule_instants i
                where i.schedule = p_schedule.id and i.at = any (p_instants) and i.outcome = 'buffered');
