@@ -264,6 +264,39 @@ def test_one_that_fails_stops_no_other(conn: Connection, clock: Clock) -> None:
     assert ask(conn, ("select count(*) from durable._schedule_instants where schedule = 'bad'", ())) == (0,)
 
 
+def test_a_clock_that_is_set_back_stops_no_schedule(conn: Connection, clock: Clock) -> None:
+    """What is buffered is polled after the last instant, and its run starts when the clock has come there."""
+    ask(conn, plan(overlap="buffer_one"))
+    clock.advance(2 * HOUR)
+    sweep(conn)
+    clock.set(EIGHT - HOUR)
+    ask(conn, ("select outcome from durable.trigger_schedule('s', 'buffer_all')", ()))
+    ask(conn, ("select durable.pause_schedule('s')", ()))
+    ask(conn, ("select durable.resume_schedule('s')", ()))
+    sweep(conn)
+    for (run,) in conn.execute("select id from durable.runs").fetchall():
+        end(conn, run)
+    clock.set(EIGHT + 3 * HOUR)
+    sweep(conn)
+    assert ("07:00", "started") in account(conn)
+
+
+def test_a_time_that_was_missed_begins_after_a_row(conn: Connection, clock: Clock) -> None:
+    """Its first instant has a row of its own; the others have that of the time."""
+    ask(conn, plan(overlap="skip", catch_up="10 minutes"))
+    clock.advance(10 * MINUTE)
+    ask(conn, ("select durable.trigger_schedule('s')", ()))
+    conn.execute(
+        "insert into durable._schedule_instants (at, upto, recorded_at, schedule, outcome) "
+        "values (%(at)s, %(at)s, %(at)s, 's', 'skipped')",
+        {"at": EIGHT + HOUR},
+    )
+    clock.advance(5 * HOUR)
+    sweep(conn)
+    ranges = conn.execute("select at from durable._schedule_instants where outcome = 'missed'").fetchall()
+    assert ranges == [(EIGHT + HOUR + 1,)]
+
+
 def test_a_higher_limit_does_not_bring_back_what_is_over(conn: Connection, clock: Clock) -> None:
     """The instants that the old limit left out are over."""
     ask(conn, plan(max_runs=1))
@@ -273,6 +306,19 @@ def test_a_higher_limit_does_not_bring_back_what_is_over(conn: Connection, clock
     clock.advance(HOUR)
     sweep(conn)
     assert account(conn) == [("09:00", "started"), ("14:00", "started")]
+
+
+def test_cancel_reaches_the_run_of_the_last_instant(conn: Connection, clock: Clock) -> None:
+    """Also where a run that was triggered meanwhile is the latest, and has ended."""
+    ask(conn, plan(overlap="cancel"))
+    clock.advance(HOUR)
+    sweep(conn)
+    clock.advance(20 * MINUTE)
+    ask(conn, ("select durable.trigger_schedule('s', 'allow')", ()))
+    end(conn, at("09:20:00"))
+    clock.advance(HOUR)
+    sweep(conn)
+    assert ("09:00", "cancelled") in account(conn)
 
 
 def test_a_policy_knows_the_run_before_it(conn: Connection, clock: Clock) -> None:

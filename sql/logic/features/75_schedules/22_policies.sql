@@ -21,10 +21,16 @@ begin
   insert into durable._schedule_instants (schedule, at, upto, outcome, reason, recorded_at)
   values (p_schedule, p_at, p_upto, p_outcome, p_reason, p_now)
   on conflict do nothing;
+  if not found and p_upto > p_at then
+    -- the first instant of that time has a row of its own
+    insert into durable._schedule_instants (schedule, at, upto, outcome, reason, recorded_at)
+    values (p_schedule, p_at + 1, p_upto, p_outcome, p_reason, p_now)
+    on conflict do nothing;
+  end if;
 end
 $$;
 comment on function durable._record_instant(text, bigint, bigint, text, text, bigint) is
-  'Records why an instant started no run. The caller has locked the schedule.';
+  'Records why an instant, or the instants of a time, started no run. The caller has locked the schedule.';
 
 create or replace function durable._is_pending(p_id text)
 returns boolean language plpgsql volatile
@@ -84,7 +90,8 @@ create or replace function durable._cancel_latest(p_schedule durable._schedules,
 returns void language plpgsql volatile
 as $$
 declare
-  v_ids constant text[] := durable._family(array[p_schedule.latest], false);
+  v_roots constant text[] := array[p_schedule.latest, durable._occurrence_id(p_schedule, p_schedule.last_run_at)];
+  v_ids constant text[] := durable._family(v_roots, false);
   v_free text[];
 begin
   if durable._try_lock_promises(v_ids) <> '{}' then
@@ -92,7 +99,7 @@ begin
   end if;
   v_free := (durable._try_lock_settlement(v_ids)).ids;
   if cardinality(v_free) < cardinality(v_ids)
-     or exists (select unnest(durable._family(array[p_schedule.latest], false)) except select unnest(v_ids)) then
+     or exists (select unnest(durable._family(v_roots, false)) except select unnest(v_ids)) then
     return;
   end if;
   perform durable._cancel_locked(
@@ -224,7 +231,7 @@ as $$
 declare
   v_schedule durable._schedules := p_schedule;
 begin
-  if p_schedule.pause_after is null then
+  if p_schedule.pause_after is null or p_schedule.paused_at is not null then
     return p_schedule;
   elsif durable._failures_in_row(p_schedule) >= p_schedule.pause_after then
     v_schedule.paused_at := p_now;
@@ -263,8 +270,7 @@ declare
   v_schedule durable._schedules := p_schedule;
 begin
   for n in 1 .. cardinality(p_instants) loop
-    v_schedule := durable._paused_for_failures(v_schedule, p_now);
-    exit when v_schedule.paused_at is not null or v_schedule.runs_left = 0;
+    exit when v_schedule.runs_left = 0;
     v_schedule := durable._fire_instant(v_schedule, p_instants[n], v_schedule.overlap, p_now);
     v_schedule.last_run_at := p_instants[n];
   end loop;
@@ -272,7 +278,7 @@ begin
 end
 $$;
 comment on function durable._fire_instants(durable._schedules, bigint[], bigint) is
-  'Fires instants that are due, one after the other, until the schedule is paused or its limit is reached.';
+  'Fires instants that are due, one after the other, until the limit of runs is reached.';
 
 create or replace function durable._forget_instants(p_schedule text, p_now bigint)
 returns void language plpgsql volatile
@@ -291,23 +297,25 @@ $$;
 comment on function durable._forget_instants(text, bigint) is
   'Removes old rows of instants without a run, as retention removes old runs: 100 at most.';
 
-create or replace function durable._with_poll(p_schedule durable._schedules, p_now bigint)
+create or replace function durable._with_next(p_schedule durable._schedules, p_now bigint)
 returns durable._schedules language plpgsql volatile
 as $$
 declare
   v_schedule durable._schedules := p_schedule;
+  -- a clock that was set back may be behind what the schedule has seen
+  v_from constant bigint := greatest(p_now, p_schedule.created_at, p_schedule.last_run_at);
   v_since constant bigint := (
     select i.recorded_at from durable._schedule_instants i
     where i.schedule = p_schedule.id and i.outcome = 'buffered' order by i.at limit 1);
 begin
-  v_schedule.poll_at := case when v_since is not null and v_schedule.paused_at is null
-                             then p_now + least(greatest((p_now - v_since) / 20, 1000), 10000) end;
-  v_schedule.next_run_at := least(v_schedule.next_run_at, v_schedule.poll_at);
+  v_schedule.poll_at := case when v_since is not null and p_schedule.paused_at is null
+                             then v_from + least(greatest((p_now - v_since) / 20, 1000), 10000) end;
+  v_schedule.next_run_at := least(durable._nominal_next(p_schedule), v_schedule.poll_at);
   return v_schedule;
 end
 $$;
-comment on function durable._with_poll(durable._schedules, bigint) is
-  'The schedule, due again in a second if an instant is buffered, later the longer it waits: after ten seconds at most.';
+comment on function durable._with_next(durable._schedules, bigint) is
+  'The schedule, due at its next instant; before it in a second if an instant is buffered, later the longer that one waits: after ten seconds at most.';
 
 create or replace function durable._fire_by_policy(
   p_schedule durable._schedules, p_now bigint, p_most integer, out instants integer, out queues text[])
@@ -315,32 +323,25 @@ language plpgsql volatile
 as $$
 declare
   v_schedule durable._schedules := p_schedule;
-  v_due bigint[];
+  v_due bigint[] := '{}';
 begin
   if v_schedule.paused_until <= p_now then
     v_schedule := durable._ended_pause(v_schedule, v_schedule.paused_until);
   end if;
-  if v_schedule.workflow is null then
-    v_schedule.next_run_at := durable._nominal_next(v_schedule);
-  else
-    if v_schedule.poll_at is not null and v_schedule.paused_at is null then
-      v_schedule := durable._paused_for_failures(v_schedule, p_now);
-    end if;
+  if v_schedule.workflow is not null then
+    v_schedule := durable._paused_for_failures(v_schedule, p_now);
     v_schedule := durable._without_missed(durable._start_buffered(v_schedule, p_now), p_now);
     v_due := durable._due_by_policy(v_schedule, p_now, p_most);
-    instants := cardinality(v_due);
     v_schedule := durable._fire_instants(v_schedule, v_due, p_now);
-    v_schedule.next_run_at := durable._nominal_next(v_schedule);
-    v_schedule := durable._with_poll(v_schedule, p_now);
     perform durable._forget_instants(v_schedule.id, p_now);
   end if;
+  v_schedule := durable._with_next(v_schedule, p_now);
   queues := case when v_schedule.latest is distinct from p_schedule.latest then array[v_schedule.queue] else '{}' end;
   if v_schedule is not distinct from p_schedule then
-    instants := null;
     return;
   end if;
   perform durable._update_schedule(v_schedule);
-  instants := coalesce(instants, 0);
+  instants := cardinality(v_due);
 end
 $$;
 comment on function durable._fire_by_policy(durable._schedules, bigint, integer) is

@@ -52,7 +52,7 @@ $$;
 comment on function durable._create_occurrences(text[], bigint[], bigint) is
   'Creates the promises of instants of locked schedules, as of their instant; a promise whose deadline has passed is stored settled. An id that exists is left as it is. A promise that promise_create would refuse (an id reserved to a run or a call, a delay at or after the deadline) is not created, and its instant passes. One ordered insert, so that sweeps do not wait for each other in a circle. Returns the queues that got ready tasks.';
 
-create or replace function durable._fire_apart(
+create or replace function durable._fire_schedule(
   p_schedule durable._schedules, p_now bigint, p_most integer, out instants integer, out queues text[])
 language plpgsql volatile
 as $$
@@ -60,12 +60,13 @@ begin
   select f.instants, f.queues into instants, queues from durable._fire_by_policy(p_schedule, p_now, p_most) f;
 exception when data_exception or integrity_constraint_violation or insufficient_privilege or sqlstate 'WF001' or sqlstate 'WF003'
                or sqlstate 'WF004' or sqlstate 'WF008' then
-  update durable._schedules s set next_run_at = p_now + 3600000 where s.id = p_schedule.id;
+  update durable._schedules s set next_run_at = greatest(p_now, s.created_at, s.last_run_at) + 3600000
+  where s.id = p_schedule.id;
   instants := 0;
   queues := '{}';
 end
 $$;
-comment on function durable._fire_apart(durable._schedules, bigint, integer) is
+comment on function durable._fire_schedule(durable._schedules, bigint, integer) is
   'Fires one schedule. An error of its own puts it off by an hour, so that one is no reason for all. instants: how many it fired; null: nothing changed.';
 
 create or replace function durable._fire_locked(p_due text[], p_now bigint, p_limit integer)
@@ -91,7 +92,7 @@ begin
     select * into v_schedule from durable._schedules s where s.id = p_due[n];
     if v_schedule.paused_until <= p_now or durable._has_policy(v_schedule) then
       select f.instants, v_queues || f.queues into v_count, v_queues
-      from durable._fire_apart(v_schedule, p_now, least(v_most, v_more + 1)::integer) f;
+      from durable._fire_schedule(v_schedule, p_now, least(v_most, v_more + 1)::integer) f;
       v_more := v_more - greatest(v_count - 1, 0);
       v_apart := v_apart + (v_count is not null)::integer;
       continue;

@@ -299,8 +299,8 @@ create or replace function durable.pause_schedule(
 returns void language plpgsql volatile
 as $$
 declare
-  v_now constant bigint := durable._now_ms();
   v_schedule durable._schedules := durable._lock_known_schedule($1);
+  v_now constant bigint := durable._now_ms();
 begin
   if $3 is not null and durable._instant_ms($3) <= v_now then
     perform durable._fail_invalid(format('Schedule %L: the end of a pause lies ahead, and %s is over.', $1, $3));
@@ -309,9 +309,7 @@ begin
   v_schedule.paused_until := durable._instant_ms($3);
   v_schedule.paused_by := left($4, 200);
   v_schedule.pause_reason := left($2, 2000);
-  v_schedule.poll_at := null;
-  v_schedule.next_run_at := durable._nominal_next(v_schedule);
-  perform durable._update_schedule(v_schedule);
+  perform durable._update_schedule(durable._with_next(v_schedule, v_now));
 end
 $$;
 comment on function durable.pause_schedule(text, text, timestamptz, text) is
@@ -325,9 +323,7 @@ declare
 begin
   if v_schedule.paused_at is not null then
     v_schedule := durable._ended_pause(v_schedule, durable._now_ms());
-    v_schedule.next_run_at := durable._nominal_next(v_schedule);
-    v_schedule := durable._with_poll(v_schedule, durable._now_ms());
-    perform durable._update_schedule(v_schedule);
+    perform durable._update_schedule(durable._with_next(v_schedule, durable._now_ms()));
   end if;
   return durable._at(nullif(durable._nominal_next(v_schedule), durable._never()));
 end

@@ -37,9 +37,7 @@ begin
   v_schedule.jitter := 0;
   v_schedule := durable._fire_instant(v_schedule, v_at, coalesce($2, v_schedule.overlap), v_now);
   v_schedule.jitter := v_jitter;
-  v_schedule.next_run_at := durable._nominal_next(v_schedule);
-  v_schedule := durable._with_poll(v_schedule, v_now);
-  perform durable._update_schedule(v_schedule);
+  perform durable._update_schedule(durable._with_next(v_schedule, v_now));
   perform durable._hint('durable_ready', v_now);
   outcome := coalesce((select i.outcome from durable._schedule_instants i where i.schedule = v_schedule.id and i.at = v_at),
                       'started');
@@ -100,9 +98,7 @@ begin
   buffered := (select count(*) from durable._schedule_instants i
                where i.schedule = p_schedule.id and i.at = any (p_instants) and i.outcome = 'buffered');
   started := cardinality(p_instants) - buffered;
-  v_schedule.next_run_at := durable._nominal_next(v_schedule);
-  v_schedule := durable._with_poll(v_schedule, p_now);
-  perform durable._update_schedule(v_schedule);
+  perform durable._update_schedule(durable._with_next(v_schedule, p_now));
   perform durable._hint('durable_ready', p_now);
   return next;
 end
