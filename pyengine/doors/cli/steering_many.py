@@ -301,6 +301,8 @@ def steer_many(
             selected = _matching(db, selection) if selection.is_filter else _named(at, db, verb, ids)
             if selection.dry_run:
                 at.out.answer(selected, lambda console: _show_ids(console, selected))
+                if not selected:
+                    at.out.remark("the filter selects nothing")
                 return
             if selection.is_filter and not selection.yes and selected:
                 runs = f"{len(selected)} run{'' if len(selected) == 1 else 's'}"

@@ -50,6 +50,8 @@ def test_a_filter(at_database: Any, conn: Connection) -> None:
     words = ("cancel", "--workflow", "order", "--state", "queued")
     assert at_database(*words, "--dry-run", "--json").document == ["a", "b", "c"]
     assert at_database(*words, "--dry-run").out.split() == ["a", "b", "c"]
+    nothing = at_database("cancel", "--workflow", "nothing", "--dry-run")
+    assert (nothing.code, nothing.out, nothing.err.strip()) == (0, "", "the filter selects nothing")
     refused = at_database(*words)
     assert refused.code != 0
     assert "3 runs" in refused.err
