@@ -337,6 +337,103 @@ def test_a_policy_knows_the_run_before_it(conn: Connection, clock: Clock) -> Non
     assert account(conn)[-1] == ("10:00", "skipped")
 
 
+def test_a_schedule_that_is_over_is_declared_again(conn: Connection, clock: Clock) -> None:
+    """By the same call, as a worker does at each start; a new one that never fires is refused."""
+    once = plan(cron="at 2027-01-15 09:00", overlap="skip")
+    ask(conn, once)
+    clock.advance(2 * HOUR)
+    sweep(conn)
+    assert ask(conn, once) == (None,)
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, plan("other", cron="at 2027-01-15 09:00"))
+    assert caught.value.sqlstate == "WF004"
+
+
+def test_a_backfilled_outage_runs_one_after_the_other(conn: Connection, clock: Clock) -> None:
+    """All of it, its first instant too; overlap=cancel cancels none of them for the next."""
+    ask(conn, plan(catch_up="30 minutes", overlap="cancel"))
+    clock.advance(5 * HOUR)
+    sweep(conn)
+    end(conn, at("13:00:00"))
+    columns, call = "instants, started, buffered", "backfill_schedule('s', %s, %s, 'buffer_all', false)"
+    back = f"select {columns} from durable.{call}"
+    assert ask(conn, (back, ("2027-01-15T08:30Z", "2027-01-15T11:30Z"))) == (3, 1, 2)
+    assert account(conn)[:3] == [("09:00", "started"), ("09:00", "missed"), ("10:00", "buffered")]
+    for hour in ("09:00", "10:00", "11:00"):
+        clock.advance(5000)
+        sweep(conn)
+        assert (hour, "started") in account(conn)
+        end(conn, at(f"{hour}:00"))
+
+
+def test_a_backlog_is_worked_off_at_once(conn: Connection, clock: Clock) -> None:
+    """However long it has waited, each run begins within seconds of the end of the one before it."""
+    ask(conn, plan(overlap="buffer_all"))
+    clock.advance(9 * HOUR)
+    sweep(conn)
+    clock.advance(20 * MINUTE)
+    sweep(conn)
+    end(conn, at("09:00:00"))
+    clock.advance(10_000)
+    sweep(conn)
+    for hour in range(10, 14):
+        end(conn, at(f"{hour:02}:00:00"))
+        clock.advance(1000)
+        sweep(conn)
+    assert ("14:00", "started") in account(conn)
+
+
+def test_what_is_buffered_starts_at_the_end_of_a_pause(conn: Connection, clock: Clock) -> None:
+    """It does not wait for the next instant after it."""
+    ask(conn, plan(cron="0 9,10 15 1 *", overlap="buffer_one"))
+    clock.advance(2 * HOUR)
+    sweep(conn)
+    until = datetime.fromtimestamp((EIGHT + 3 * HOUR) / 1000, UTC)
+    ask(conn, ("select durable.pause_schedule('s', until => %s)", (until,)))
+    end(conn, at("09:00:00"))
+    clock.advance(2 * HOUR)
+    sweep(conn)
+    assert ("10:00", "started") in account(conn)
+
+
+def test_a_run_that_goes_on_is_not_forgotten(conn: Connection, clock: Clock) -> None:
+    """A trigger beside it became the latest and has ended; many instants later it is still the one."""
+    ask(conn, plan(overlap="skip"))
+    clock.advance(HOUR)
+    sweep(conn)
+    clock.advance(20 * MINUTE)
+    ask(conn, ("select durable.trigger_schedule('s', 'allow')", ()))
+    end(conn, at("09:20:00"))
+    for _ in range(4):
+        clock.advance(HOUR)
+        sweep(conn)
+    assert [outcome for _, outcome in account(conn)].count("skipped") == 4
+
+
+def test_failures_of_runs_with_many_children_count(conn: Connection, clock: Clock) -> None:
+    """Promises below a run lie between the ids of two runs."""
+    ask(conn, plan(pause_after=2, deadline="5 minutes"))
+    for hour in ("09", "10"):
+        clock.advance(HOUR)
+        sweep(conn)
+        conn.execute(
+            "insert into durable._promises (id, state, timeout_at, created_at, settled_at, external) "
+            "select %s || '.' || n, 'resolved', 9007199254740991, 1, 1, true from generate_series(1, 1200) n",
+            (at(f"{hour}:00:00"),),
+        )
+    clock.advance(HOUR)
+    sweep(conn)
+    assert ask(conn, ("select state, paused_by from durable.schedules", ())) == ("paused", "pyengine")
+    conn.execute("delete from durable._promises where id like '%.%'")
+
+
+def test_a_jitter_fits_the_deadline(conn: Connection) -> None:
+    """A run that may begin after its deadline is refused with its schedule."""
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        ask(conn, plan(jitter="2 hours", deadline="1 hour"))
+    assert caught.value.sqlstate == "WF004"
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "overlap": ({"overlap": "queue"}, "'queue' is no overlap"),
     "window": ({"catch_up": "-1 hour"}, "the window of catch_up is at least 10 seconds"),

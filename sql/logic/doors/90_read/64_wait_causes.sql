@@ -177,9 +177,9 @@ begin
   return durable._because(
     'schedule', p_schedule.id,
     concat('is a schedule (', p_schedule.cron, ', ', p_schedule.timezone, '): fires ',
-           durable._then(p_schedule.next_run_at, p_now),
+           durable._then(durable._shown_next(p_schedule), p_now),
            ', the last time ' || durable._span(p_now - p_schedule.last_run_at) || ' ago'),
-    p_schedule.last_run_at, p_schedule.next_run_at);
+    p_schedule.last_run_at, durable._shown_next(p_schedule));
 end
 $$;
 comment on function durable._schedule_cause(durable._schedules, bigint) is 'When a schedule fires, or why it does not: it is paused, or nothing ticks.';

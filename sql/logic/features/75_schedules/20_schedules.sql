@@ -93,7 +93,8 @@ declare
   v_next bigint;
 begin
   v_next := durable._nominal_next(p_schedule);
-  if v_next = durable._never() and p_schedule.paused_at is null and p_schedule.runs_left is distinct from 0 then
+  if v_next = durable._never()
+     and not exists (select from durable._schedules s where s.id = p_schedule.id and s.workflow = p_schedule.workflow) then
     perform durable._fail_invalid(
       case when p_schedule.ends_at is null then format('%L stands for no instant of the next eight years.', p_schedule.cron)
            else format('%L stands for no instant before its end.', p_schedule.cron) end);
@@ -107,7 +108,7 @@ exception when sqlstate 'WF004' then
 end
 $$;
 comment on function durable._first_instant(durable._schedules) is
-  'The next instant of a schedule that somebody makes or changes: an error in its expression names the schedule, and one that never fires is refused. WF004.';
+  'The next instant of a schedule that somebody makes or changes. An error in its expression names the schedule, and one that never fires is refused, but for one of runs that is over and is made again. WF004.';
 
 create or replace function durable.schedule_get(p_id text)
 returns durable.schedule_record language plpgsql volatile

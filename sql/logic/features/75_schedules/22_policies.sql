@@ -50,6 +50,21 @@ $$;
 comment on function durable._is_busy(durable._schedules) is
   'Whether the latest run of a schedule goes on: the one that it started last, and that of its last instant.';
 
+create or replace function durable._runs_of_schedule(p_schedule text, p_most integer)
+returns setof text language sql stable
+as $$
+  with recursive run (id) as (
+    select (p_schedule || '-:') collate "C"
+    union all
+    -- ids of runs have one length, and what lies below a run begins with its id: from run to run, whatever lies between
+    select (select left(p.id, length(p_schedule) + 21) from durable._promises p
+            where p.id >= p_schedule || '-0' and p.id < r.id order by p.id desc limit 1)
+    from run r where r.id is not null)
+  select r.id from run r where r.id is not null offset 1 limit p_most
+$$;
+comment on function durable._runs_of_schedule(text, integer) is
+  'The ids of the latest runs of a schedule, the latest first: one descent of an index for each.';
+
 create or replace function durable._failures_in_row(p_schedule durable._schedules)
 returns integer language plpgsql volatile
 as $$
@@ -58,8 +73,8 @@ begin
     select count(*) from (
       select bool_and(x.failed) over (order by x.id collate "C" desc) as failed from (
         select p.id, p.state in ('rejected', 'rejected_timedout', 'pending') as failed
-        from (select r.id, r.state, r.timeout_at, r.created_at, r.tags from durable._promises r
-              where r.id >= p_schedule.id || '-0' and r.id < p_schedule.id || '-:' order by r.id desc limit 1000) p
+        from durable._runs_of_schedule(p_schedule.id, p_schedule.pause_after + 100) r
+        join durable._promises p on p.id = any (array[r])
         where (p.state <> 'pending' or p.timeout_at <= durable._now_ms())
           and p.created_at >= coalesce(p_schedule.begins_at, 0) and p.tags ->> 'resonate:schedule' = p_schedule.id
         order by p.id desc limit p_schedule.pause_after) x) y
@@ -67,7 +82,7 @@ begin
 end
 $$;
 comment on function durable._failures_in_row(durable._schedules) is
-  'How many of the latest runs of a schedule that have ended have failed or timed out, one after the other, since its last pause: pause_after at most. Ids of its runs are in the order of their instants; 1000 are read, with what lies below them.';
+  'How many of the latest runs of a schedule that have ended have failed or timed out, one after the other, since its last pause: pause_after at most. A hundred may go on beside them.';
 
 create or replace function durable._start_instant(p_schedule durable._schedules, p_at bigint)
 returns durable._schedules language plpgsql volatile
@@ -114,18 +129,19 @@ create or replace function durable._buffer_instant(p_schedule durable._schedules
 returns void language plpgsql volatile
 as $$
 declare
-  v_buffered constant integer := (
-    select count(*) from (select from durable._schedule_instants i where i.schedule = p_schedule.id and i.outcome = 'buffered'
-                          limit 10000) x);
+  v_most constant integer := case p_overlap when 'buffer_all' then 10000 else 1 end;
+  v_is_full constant boolean := exists (
+    select from durable._schedule_instants i where i.schedule = p_schedule.id and i.outcome = 'buffered'
+    offset v_most - 1 limit 1);
 begin
   if p_overlap = 'skip' then
     perform durable._record_instant(p_schedule.id, p_at, p_at, 'skipped',
                                     format('run %s had not ended', p_schedule.latest), p_now);
     return;
-  elsif p_overlap = 'buffer_one' and v_buffered > 0 then
+  elsif p_overlap = 'buffer_one' and v_is_full then
     perform durable._record_instant(p_schedule.id, p_at, p_at, 'skipped', 'another instant was buffered', p_now);
     return;
-  elsif v_buffered = 10000 then
+  elsif p_overlap = 'buffer_all' and v_is_full then
     perform durable._record_instant(p_schedule.id, p_at, p_at, 'skipped', '10000 instants were buffered', p_now);
     return;
   elsif p_overlap = 'cancel' then
@@ -175,7 +191,10 @@ begin
     if v_at is not null and durable._try_lock_occurrence(v_schedule, v_at) then
       v_schedule := durable._start_instant(v_schedule, v_at);
     end if;
-  elsif v_schedule.overlap = 'cancel' and v_schedule.poll_at is not null then
+  elsif v_schedule.overlap = 'cancel' and v_schedule.paused_at is null and exists (
+      -- what was backfilled is older, and waits
+      select from durable._schedule_instants i
+      where i.schedule = p_schedule.id and i.outcome = 'buffered' and i.at >= v_schedule.last_run_at) then
     perform durable._cancel_latest(v_schedule, p_now);
   end if;
   return v_schedule;
@@ -212,9 +231,13 @@ returns durable._schedules language plpgsql volatile
 as $$
 declare
   v_schedule durable._schedules := p_schedule;
-  v_next constant bigint := durable._nominal_next(p_schedule);
+  v_next bigint;
   v_cut constant bigint := p_now - p_schedule.catch_up - 1;
 begin
+  if p_schedule.catch_up is null then
+    return p_schedule;
+  end if;
+  v_next := durable._nominal_next(p_schedule);
   if v_next <= v_cut then
     perform durable._record_instant(p_schedule.id, v_next, v_cut, 'missed', 'nothing fired it in time', p_now);
     v_schedule.begins_at := v_cut;
@@ -223,7 +246,7 @@ begin
 end
 $$;
 comment on function durable._without_missed(durable._schedules, bigint) is
-  'A schedule that begins with the instants of its window, if its next one is older; a row covers those that are.';
+  'The schedule without the instants that are older than its window: one row records them as missed.';
 
 create or replace function durable._paused_for_failures(p_schedule durable._schedules, p_now bigint)
 returns durable._schedules language plpgsql volatile
@@ -305,17 +328,19 @@ declare
   -- a clock that was set back may be behind what the schedule has seen
   v_from constant bigint := greatest(p_now, p_schedule.created_at, p_schedule.last_run_at);
   v_since constant bigint := (
-    select i.recorded_at from durable._schedule_instants i
+    select greatest(i.recorded_at, (select p.created_at from durable._promises p where p.id = p_schedule.latest))
+    from durable._schedule_instants i
     where i.schedule = p_schedule.id and i.outcome = 'buffered' order by i.at limit 1);
 begin
-  v_schedule.poll_at := case when v_since is not null and p_schedule.paused_at is null
-                             then v_from + least(greatest((p_now - v_since) / 20, 1000), 10000) end;
+  v_schedule.poll_at := case when v_since is null then null
+                             when p_schedule.paused_at is not null then p_schedule.paused_until
+                             else v_from + least(greatest((p_now - v_since) / 20, 1000), 10000) end;
   v_schedule.next_run_at := least(durable._nominal_next(p_schedule), v_schedule.poll_at);
   return v_schedule;
 end
 $$;
 comment on function durable._with_next(durable._schedules, bigint) is
-  'The schedule, due at its next instant; before it in a second if an instant is buffered, later the longer that one waits: after ten seconds at most.';
+  'The schedule, due at its next instant. If an instant is buffered it is due before: in a second, later the longer the latest run takes, after ten seconds at most; or when its pause ends.';
 
 create or replace function durable._fire_by_policy(
   p_schedule durable._schedules, p_now bigint, p_most integer, out instants integer, out queues text[])
@@ -329,6 +354,10 @@ begin
     v_schedule := durable._ended_pause(v_schedule, v_schedule.paused_until);
   end if;
   if v_schedule.workflow is not null then
+    if not durable._is_pending(v_schedule.latest) and durable._is_busy(v_schedule) then
+      -- the run of the last instant goes on, and was not the latest: a trigger was, or there was no policy
+      v_schedule.latest := durable._occurrence_id(v_schedule, v_schedule.last_run_at);
+    end if;
     v_schedule := durable._paused_for_failures(v_schedule, p_now);
     v_schedule := durable._without_missed(durable._start_buffered(v_schedule, p_now), p_now);
     v_due := durable._due_by_policy(v_schedule, p_now, p_most);

@@ -67,7 +67,7 @@ exception when data_exception or integrity_constraint_violation or insufficient_
 end
 $$;
 comment on function durable._fire_schedule(durable._schedules, bigint, integer) is
-  'Fires one schedule. An error of its own puts it off by an hour, so that one is no reason for all. instants: how many it fired; null: nothing changed.';
+  'Fires one schedule that has policies. If it fails, it alone is put off by an hour, and the others fire. instants: how many it fired; null: nothing changed.';
 
 create or replace function durable._fire_locked(p_due text[], p_now bigint, p_limit integer)
 returns table (fired integer, queues text[])
@@ -85,7 +85,6 @@ declare
   v_last bigint[] := '{}';
   v_next bigint[] := '{}';
   v_plain text[] := '{}';
-  v_latest text[] := '{}';
   v_apart integer := 0;
 begin
   for n in 1 .. cardinality(p_due) loop
@@ -109,13 +108,11 @@ begin
     v_plain := v_plain || v_schedule.id;
     v_last := array_append(v_last, v_instants[v_count]);
     v_next := array_append(v_next, coalesce(v_instants[v_count + 1], durable._never()));
-    v_latest := array_append(v_latest, case when v_schedule.workflow is not null
-                                            then durable._occurrence_id(v_schedule, v_instants[nullif(v_count, 0)]) end);
   end loop;
   queues := v_queues || durable._create_occurrences(v_schedules, v_fired, p_now);
   update durable._schedules s set last_run_at = coalesce(u.last_run_at, s.last_run_at), next_run_at = u.next_run_at,
-    latest = coalesce(u.latest, s.latest)
-  from unnest(v_plain, v_last, v_next, v_latest) as u (id, last_run_at, next_run_at, latest)
+    latest = case when s.workflow is null then s.latest else coalesce(durable._occurrence_id(s, u.last_run_at), s.latest) end
+  from unnest(v_plain, v_last, v_next) as u (id, last_run_at, next_run_at)
   where s.id = any (array[u.id]) and s.next_run_at < u.next_run_at;
   get diagnostics fired = row_count;
   fired := fired + v_apart;
@@ -180,7 +177,7 @@ begin
     select 'schedules whose cron expression or time zone this server does not know, or that fail, are put off by an hour: '
            || string_agg(s.id, ', ' order by s.id)
     from durable._schedules s where s.next_run_at = p_now + 3600000
-      and case when durable._is_evaluable(s) then durable._nominal_next(s) <= p_now else true end);
+      and case when durable._is_evaluable(s) then least(durable._nominal_next(s), s.poll_at) <= p_now else true end);
 end
 $$;
 comment on function durable._odd_schedules(bigint) is

@@ -91,7 +91,8 @@ begin
     perform durable._fail_invalid(format('Id %L is reserved to the calls of the engine.', p_id));
   end if;
   perform durable._check_start(p_request.workflow, coalesce(p_request.args, 'null'), null, p_request.queue, p_request.version);
-  perform durable._check_options(null, p_request.queue, null, p_request.timeout_ms, p_request.priority, p_request.tags, '');
+  perform durable._check_options(null, p_request.queue, nullif(p_policy.jitter, 0), p_request.timeout_ms,
+                                 p_request.priority, p_request.tags, '');
   perform durable._check_payload(format('Arguments of schedule %L', p_id), p_request.input);
   perform durable._check_timezone(p_id, p_timezone);
   perform durable._check_policy(p_id, p_policy);
@@ -222,14 +223,14 @@ begin
     exit when v_old.id is not null;
   end loop;
   if durable._says_the_same(v_old, v_new) then
-    return durable._at(v_old.next_run_at);
+    return durable._at(durable._shown_next(v_old));
   elsif p_replace is not true or v_old.workflow is null then
     perform durable._fail_schedule_conflict(p_id);
   end if;
   v_new.created_at := durable._now_ms();
   v_new := durable._replaced(v_old, v_new);
   perform durable._update_schedule(v_new);
-  return durable._at(v_new.next_run_at);
+  return durable._at(durable._shown_next(v_new));
 end
 $$;
 comment on function durable._schedule_runs(

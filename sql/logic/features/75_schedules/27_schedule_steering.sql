@@ -82,6 +82,9 @@ begin
   delete from durable._schedule_instants i
   where i.schedule = p_schedule.id and i.at = any (p_instants) and i.upto = i.at and i.outcome <> 'buffered';
   if p_overlap = 'buffer_all' then
+    -- the row of a time that begins with one of them keeps the rest of that time
+    update durable._schedule_instants i set at = i.at + 1
+    where i.schedule = p_schedule.id and i.at = any (p_instants) and i.at < i.upto;
     insert into durable._schedule_instants (schedule, at, upto, outcome, reason, recorded_at)
     select p_schedule.id, x, x, 'buffered', 'it was backfilled', p_now from unnest(p_instants) x
     on conflict do nothing;
@@ -130,6 +133,7 @@ begin
   v_instants := array(
     select i.at from unnest(v_instants) as i (at)
     where not exists (select from durable._promises p where p.id = any (array[durable._occurrence_id(v_schedule, i.at)]))
+      and not exists (select from durable._removed r where r.id = any (array[durable._occurrence_id(v_schedule, i.at)]))
     order by i.at limit v_schedule.runs_left);
   instants := cardinality(v_instants);
   started := 0;
@@ -142,4 +146,4 @@ begin
 end
 $$;
 comment on function durable.backfill_schedule(text, timestamptz, timestamptz, text, boolean) is
-  'Starts runs of the instants of a range that is over, those that have no run: select * from durable.backfill_schedule(''nightly'', ''2026-03-01'', ''2026-03-08''). It only counts them, unless dry_run => false. overlap: buffer_all, one after the other, or allow, all at once. A limit of runs counts them too. 10000 instants at most. WF001, WF004.';
+  'Starts runs of the instants of a range that is over, those that have no run: select * from durable.backfill_schedule(''nightly'', ''2026-03-01'', ''2026-03-08''). It only counts them, unless dry_run => false. overlap: buffer_all, one after the other, or allow, all at once. A limit of runs counts them too; with the overlap cancel the next instant leaves out those that wait. 10000 instants at most. WF001, WF004.';

@@ -86,8 +86,8 @@ create or replace function durable._schedule_text(p_when text, p_timezone text)
 returns text language plpgsql stable
 as $$
 begin
-  return (select string_agg(durable._cron_text(btrim(x, E' \t\n\r')), '; and ' order by u.n)
-          from regexp_split_to_table(p_when, ';') with ordinality u (x, n)) || ', ' || p_timezone;
+  return (select string_agg(durable._cron_text(u.x), '; and ' order by u.n)
+          from unnest(durable._when_parts(p_when)) with ordinality u (x, n)) || ', ' || p_timezone;
 end
 $$;
 comment on function durable._schedule_text(text, text) is
