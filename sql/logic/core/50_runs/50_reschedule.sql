@@ -1,6 +1,6 @@
 -- The start of a run that has not begun, moved to another instant.
 
-create or replace function durable._start_instant(p_at timestamptz, p_delay interval, p_now bigint)
+create or replace function durable._moved_start(p_at timestamptz, p_delay interval, p_now bigint)
 returns bigint language plpgsql stable
 as $$
 begin
@@ -12,7 +12,7 @@ begin
   return greatest(coalesce(floor(extract(epoch from p_at) * 1000)::bigint, p_now + durable._ms(p_delay)), p_now);
 end
 $$;
-comment on function durable._start_instant(timestamptz, interval, bigint) is
+comment on function durable._moved_start(timestamptz, interval, bigint) is
   'The instant to which a start is moved, in ms; what has passed is now. WF004.';
 
 create or replace function durable.reschedule(id text, at timestamptz default null, delay interval default null)
@@ -21,7 +21,7 @@ as $$
 declare
   v_task durable._tasks;
   v_now bigint;
-  v_at bigint := durable._start_instant($2, $3, durable._now_ms());
+  v_at bigint := durable._moved_start($2, $3, durable._now_ms());
 begin
   perform durable._find_run($1);
   perform durable._lock_tasks_to_revoke(array[$1]);

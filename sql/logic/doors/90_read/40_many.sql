@@ -235,30 +235,33 @@ $$;
 comment on function durable.pause_many(text[]) is
   'Sets many runs aside at once, as durable.pause does one: select * from durable.pause_many(durable.matching_runs(workflow => ''mail.send'')). Answers for each id, once, its state now and done; already, if it was set aside before; ended; not_found. Two such calls never deadlock with each other. WF004.';
 
-create or replace function durable._continue_many(p_ids text[], p_outcomes text[], p_now bigint)
+create or replace function durable._continue_many(p_ids text[], p_dead boolean)
 returns table (id text, outcome text, state text) language plpgsql volatile
 as $$
 declare
-  v_chosen text[] := durable._chosen(p_ids, p_outcomes);
+  v_now bigint := durable._lock_live_runs(p_ids, true);
+  v_outcomes text[];
+  v_chosen text[];
 begin
-  perform durable._continue_tasks(v_chosen, p_now);
-  perform durable._hint('durable_ready', p_now) where v_chosen <> '{}';
-  return query select o.id, o.outcome, o.state from durable._outcomes(p_ids, p_outcomes) o;
+  v_outcomes := array(
+    select coalesce(r.fault, case when r.task is distinct from 'halted' then 'already'
+                                  when not p_dead or durable._is_dead(h.problem) then 'done' else 'refused' end)
+    from durable._obstacles(p_ids, v_now) r
+    left join durable._executions h on h.execution = any (array[r.execution]) order by r.n);
+  v_chosen := durable._chosen(p_ids, v_outcomes);
+  perform durable._continue_tasks(v_chosen, v_now);
+  perform durable._hint('durable_ready', v_now) where v_chosen <> '{}';
+  return query select o.id, o.outcome, o.state from durable._outcomes(p_ids, v_outcomes) o;
 end
 $$;
-comment on function durable._continue_many(text[], text[], bigint) is
-  'Lets those of these runs go on whose outcome is done, and answers for all; the caller holds their locks.';
+comment on function durable._continue_many(text[], boolean) is
+  'Lets those of these runs go on that are set aside, or with p_dead only those that are dead, and answers for all.';
 
 create or replace function durable.resume_many(ids text[])
 returns table (id text, outcome text, state text) language plpgsql volatile
 as $$
-declare
-  v_ids text[] := durable._distinct_ids($1);
-  v_now bigint := durable._lock_live_runs(v_ids, true);
 begin
-  return query select m.* from durable._continue_many(v_ids, array(
-    select coalesce(r.fault, case r.task when 'halted' then 'done' else 'already' end)
-    from durable._obstacles(v_ids, v_now) r order by r.n), v_now) m;
+  return query select m.* from durable._continue_many(durable._distinct_ids($1), false) m;
 end
 $$;
 comment on function durable.resume_many(text[]) is
@@ -267,15 +270,8 @@ comment on function durable.resume_many(text[]) is
 create or replace function durable.redrive_many(ids text[])
 returns table (id text, outcome text, state text) language plpgsql volatile
 as $$
-declare
-  v_ids text[] := durable._distinct_ids($1);
-  v_now bigint := durable._lock_live_runs(v_ids, true);
 begin
-  return query select m.* from durable._continue_many(v_ids, array(
-    select coalesce(r.fault, case when r.task is distinct from 'halted' then 'already'
-                                  when durable._is_dead(h.problem) then 'done' else 'refused' end)
-    from durable._obstacles(v_ids, v_now) r
-    left join durable._executions h on h.execution = any (array[r.execution]) order by r.n), v_now) m;
+  return query select m.* from durable._continue_many(durable._distinct_ids($1), true) m;
 end
 $$;
 comment on function durable.redrive_many(text[]) is

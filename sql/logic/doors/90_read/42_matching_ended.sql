@@ -48,7 +48,8 @@ begin
     where h.execution < coalesce(p_after, 9223372036854775807) and p.head = h.execution
     order by h.execution desc
   loop
-    v_earlier := case when v_one.previous is null and v_one.born < lower(p_started) then v_earlier + 1 else 0 end;
+    v_earlier := case when v_one.previous is not null then v_earlier
+                      when v_one.born < lower(p_started) then v_earlier + 1 else 0 end;
     if v_one.state <> 'pending' and (p_state is null or v_one.state = 'resolved')
        and p_ended @> v_one.ended and p_started @> v_one.born
        and (p_workflow is null or v_one.workflow = p_workflow) and (p_tags is null or v_one.tags @> p_tags)
@@ -81,7 +82,7 @@ begin
     perform durable._fail_invalid('at_most is between 1 and 10000.', 'Take the rest with after => the last id of the answer.');
   elsif $3 is not null and not durable._are_tags($3) then
     perform durable._fail_invalid('Tags are a JSON object of strings.');
-  elsif $5 > $6 or $7 > $8 then
+  elsif $5 >= $6 or $7 >= $8 then
     perform durable._fail_invalid('A span of instants begins before it ends.');
   end if;
   if $9 is not null then

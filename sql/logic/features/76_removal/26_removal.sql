@@ -252,7 +252,7 @@ exception when foreign_key_violation or lock_not_available then
   -- a row that was inserted meanwhile, or a user's table that is being altered
   runs := 0;
   promises := 0;
-  kept := jsonb_build_object('row', 1);
+  kept := jsonb_build_object(case sqlstate when '55P03' then 'busy' else 'row' end, 1);
   if cardinality(p_roots) > 1 then
     kept := '{}';
     foreach v_root in array p_roots loop
