@@ -118,7 +118,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Have what was collected looked at by no collection of garbage, neither meanwhile nor in the tests."""
+    """Keep the garbage collector away from collected tests, while they are collected and while they run."""
     gc.disable()
     try:
         yield

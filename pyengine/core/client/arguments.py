@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -154,6 +155,22 @@ def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | dict[str
             "arguments of a workflow that is known by name only are all by position, or all by name"
         )
     return list(args) if args or not kwargs else kwargs
+
+
+def check_instant(name: str, instant: datetime | None) -> None:
+    """Refuse an instant without a time zone.
+
+    Args:
+        name: names it in the error.
+        instant: the instant; None means there is none.
+
+    Raises:
+        InvalidRequest: it has no time zone.
+    """
+    if instant is not None and instant.tzinfo is None:
+        raise InvalidRequest(
+            f"{name} is an instant, so it has a time zone", hint="datetime.now(timezone.utc)"
+        )
 
 
 def tags_text(tags: Mapping[str, str] | None) -> str:

@@ -120,7 +120,10 @@ class CoreClient(RunControl, Starts):
         if conn is None:
             row = await start_or_find(
                 lambda inputs: self._transport.start(request._replace(args=inputs[0])),
-                *(self._transport, target, [request.args], ([request.id or ""], [request.key or ""])),
+                self._transport,
+                target,
+                [request.args],
+                ([request.id or ""], [request.key or ""]),
             )
         else:
             row = await self._transport.first_row(conn, START_WITHIN, *request)

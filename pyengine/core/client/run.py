@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Generator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overload
 
-from pyengine.core.client.arguments import replaced_results
+from pyengine.core.client.arguments import check_instant, replaced_results
 from pyengine.core.client.run_start import RunStart
 from pyengine.core.client.run_status import RunMoment, RunStatus, read_moment, read_status
 from pyengine.core.client.run_watch import RunWatch
@@ -41,7 +41,7 @@ from pyengine.core.definitions.signals import Signal
 from pyengine.core.protocol.causes import Cause
 from pyengine.core.values.codec import Codec, TypeCodec, type_codec
 from pyengine.core.values.error_records import describe_error, origin_lines, read_record, traceback_of
-from pyengine.errors import Conflict, InvalidRequest, NotFound, RunCancelled, RunFailed, RunTimedOut
+from pyengine.errors import Conflict, NotFound, RunCancelled, RunFailed, RunTimedOut
 
 if TYPE_CHECKING:
     # the result of a workflow that is only named is Any, not unknown
@@ -422,8 +422,7 @@ class RunControl(RunWatch, RunStart):
             NotFound: there is no such run.
             InvalidRequest: the run has no such moment.
         """
-        if at is not None and at.tzinfo is None:
-            raise InvalidRequest("at is an instant, so it has a time zone", hint="datetime.now(timezone.utc)")
+        check_instant("at", at)
         (row,) = await self._transport.rows(AS_OF, run_id, seq, at, generation)
         return read_moment(row)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, cast
 
+from pyengine.core.client.arguments import check_instant
 from pyengine.core.client.transport import Transport
 from pyengine.core.database.statements.procedures import RESCHEDULE
 from pyengine.core.definitions.retry import Duration, waiting_time
-from pyengine.errors import InvalidRequest
 
 
 class RunStart:
@@ -35,8 +35,7 @@ class RunStart:
             Conflict: it has begun, is paused, or has ended.
             InvalidRequest: it would start after its deadline, or there is no instant or delay.
         """
-        if at is not None and at.tzinfo is None:
-            raise InvalidRequest("at is an instant, so it has a time zone", hint="datetime.now(timezone.utc)")
+        check_instant("at", at)
         delay_ms = waiting_time(delay, what="delay")
         row = await self._transport.first_row(conn, RESCHEDULE, run_id, at, delay_ms)
         return cast("datetime", row["start_at"])

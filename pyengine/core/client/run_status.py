@@ -17,6 +17,9 @@ from pyengine.core.values.codec import Codec
 from pyengine.core.values.depth import read_plain
 from pyengine.errors import DecodeError
 
+ENDED = ("completed", "failed", "timed_out", "cancelled")
+"""The states of runs that have ended."""
+
 RunState: TypeAlias = Literal[
     "scheduled",
     "queued",

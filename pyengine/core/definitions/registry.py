@@ -40,6 +40,7 @@ E = TypeVar("E", bound=BaseException)
 BUILT_IN_STEPS = frozenset({"http"})
 """Reserved names: readers of the journal show steps of these names as a kind of their own."""
 NAME_BYTES = 255
+"""The longest name of a step."""
 
 
 class _Decorated(Generic[D]):

@@ -114,8 +114,9 @@ def pause(
     """Pause a schedule: instants that pass meanwhile are left out."""
     if reason is not None:
         checked_text("the reason", reason)
+    end = None if until is None else _read(until)
     with asked(at, "schedules") as db:
-        db.ask(PAUSE_SCHEDULE, checked_text("an id", id), reason, until and _read(until), None)
+        db.ask(PAUSE_SCHEDULE, checked_text("an id", id), reason, end, None)
     _answer(at, id, {"state": "paused"}, "paused")
     at.out.remark(f"it goes on with: {at.line('schedules', 'resume', id)}")
 
@@ -127,10 +128,8 @@ def trigger(at: Invocation, id: Id, overlap: Overlapping = None) -> None:
         checked_text("an overlap", overlap)
     with asked(at, "schedules") as db:
         one = db.ask(TRIGGER_SCHEDULE, checked_text("an id", id), overlap)
-    if one["outcome"] == "skipped":
-        _answer(at, id, {**one, "run": None}, "skipped: the latest run goes on")
-    else:
-        _answer(at, id, dict(one), f"{one['outcome']}: run {printable(one['run'])}")
+    said = "the latest run goes on" if one["run"] is None else f"run {printable(one['run'])}"
+    _answer(at, id, dict(one), f"{one['outcome']}: {said}")
 
 
 @command(app)
@@ -242,7 +241,8 @@ def _read(text: str) -> datetime:
         instant = None
     if instant is None or instant.tzinfo is None:
         raise InvalidRequest(
-            f"{text!r} is no instant with its offset", hint="2026-03-01T09:00+01:00, or ...Z"
+            f"{text!r} is no instant with an offset from UTC",
+            hint="for example: 2026-03-01T09:00+01:00, or 2026-03-01T08:00Z",
         )
     return instant
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyengine.core.client.run_status import RunMoment, read_moment
+from pyengine.core.client.run_status import ENDED, RunMoment, read_moment
 from pyengine.core.database.statements.procedures import (
     AS_OF,
     CANCEL,
@@ -141,14 +141,12 @@ def redrive(
             "dead runs are redriven by their ids, by a filter, or all of them: name them, or add --all",
             hint=at.line("ps", "--state", "dead"),
         )
-    if everything and selection.dry_run:
-        steer_many(at, "redrive", [], replace(selection, state="dead"), REDRIVE_MANY)
-        return
     single = selection.single(ids)
-    if not everything and single is None:
+    if single is None and (selection.dry_run or not everything):
         if selection.state not in (None, "dead"):
-            raise InvalidRequest("only dead runs are redriven", hint=at.line("resume", "--help"))
-        dead = replace(selection, state="dead") if selection.is_filter else selection
+            verb = "fork-many" if selection.state in ENDED else "resume"
+            raise InvalidRequest("only dead runs are redriven", hint=at.line(verb, "--help"))
+        dead = replace(selection, state="dead") if everything or selection.is_filter else selection
         steer_many(at, "redrive", ids or [], dead, REDRIVE_MANY)
         return
     if single is None:
@@ -193,7 +191,7 @@ def delete(
     """Delete a run that has ended, with its children and all that belongs to it."""
     with steered(at, id, "delete") as (db, id):
         if not yes:
-            confirm(at, f"delete: {printable(id)} and its children")
+            confirm(at, f"delete: {printable(id)} and its children", hint="add --yes")
         deleted = bool(db.ask(DELETE, id)["deleted"])
     text = f"{printable(id)}  {'deleted' if deleted else 'was removed before'}"
     at.out.answer({"id": id, "deleted": deleted}, lambda console: console.print(text, soft_wrap=True))

@@ -109,7 +109,7 @@ class Selection:
     @property
     def is_filter(self) -> bool:
         """Whether there is a filter."""
-        return any((self.workflow, self.state, self.tags, self.started_after, self.started_before))
+        return bool(self.tags) or any(self._texts().values())
 
     def request(self) -> tuple[Procedure, tuple[object, ...]]:
         """Return the statement that answers the ids, and its values but the place and the number of ids."""
@@ -159,12 +159,6 @@ class EndedSelection(Selection):
     ended_before: Annotated[
         str | None, typer.Option("--ended-before", metavar="INSTANT", help="All that ended before that.")
     ] = None
-
-    @property
-    def is_filter(self) -> bool:
-        """Whether there is a filter."""
-        wanted = (self.workflow, self.state, self.tags, self.started_after, self.started_before)
-        return any((*wanted, self.error, self.ended_after, self.ended_before))
 
     def request(self) -> tuple[Procedure, tuple[object, ...]]:
         """Return the statement for runs that have ended."""
@@ -230,7 +224,7 @@ def fork_many(
         raise InvalidRequest("a fork has one position", hint="leave out --seq or --step")
     if key is None and not selection.dry_run:
         raise InvalidRequest(
-            "fork-many has a key, by which the same call again, after an abort too, makes no fork twice",
+            "fork-many needs --key: the same call with the same key makes no fork twice, after an abort too",
             hint=at.line("fork-many", "--state", "failed", "--key", "today"),
         )
     for name, text in {"a key": key, "a step": step, "a queue name": queue, "a version": version}.items():
@@ -336,16 +330,19 @@ def _matching(db: Database, selection: Selection) -> list[str]:
             return ids
 
 
-def confirm(at: Invocation, question: str) -> None:
+def confirm(at: Invocation, question: str, *, hint: str = "add --yes, or try --dry-run first") -> None:
     """Ask for confirmation.
+
+    Args:
+        at: the invocation.
+        question: what would be done, and to what.
+        hint: what to type where nobody can be asked.
 
     Raises:
         InvalidRequest: there is no terminal to ask on, or the answer is no.
     """
     if at.out.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidRequest(
-            f"{question}: there is no terminal to confirm that on", hint="add --yes, or try --dry-run first"
-        )
+        raise InvalidRequest(f"{question}: there is no terminal to confirm that on", hint=hint)
     if not typer.confirm(f"{question}. Go on?", err=True):
         raise InvalidRequest(f"{question.partition(':')[0]}: nothing was done")
 

@@ -13,6 +13,7 @@ import logging
 from typing import TypeVar
 
 from pyengine.core.client.run import Run
+from pyengine.core.client.run_status import ENDED
 from pyengine.core.process import clock
 from pyengine.errors import EngineError
 
@@ -22,7 +23,6 @@ T = TypeVar("T")
 
 _HALTED_CHECK_S = 2.0
 _ASKED_S = 2.0
-_ENDED = ("completed", "failed", "timed_out", "cancelled")
 
 
 async def ended_here(run: Run[T], workflow: str) -> T:
@@ -57,7 +57,7 @@ async def _report_left(run: Run[T], workflow: str) -> None:
     with contextlib.suppress(EngineError, TimeoutError):
         async with clock.timeout(_ASKED_S):
             state = (await run.get()).state
-    if state not in _ENDED:
+    if state not in ENDED:
         logger.warning(
             "run %s of workflow %s is %s and stays in the database: the next worker or app.run of this code "
             "goes on with it. pyengine show %s shows it, pyengine cancel %s ends it",

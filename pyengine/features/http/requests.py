@@ -49,8 +49,6 @@ RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 DEFAULT_RETRY = Retry()
 
-"""The longest name of a step."""
-
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 

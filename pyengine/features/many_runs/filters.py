@@ -12,13 +12,12 @@ from typing import Any
 
 import msgspec
 
-from pyengine.core.client.run_status import RunState
+from pyengine.core.client.arguments import check_instant
+from pyengine.core.client.run_status import ENDED, RunState
 from pyengine.core.database.statements.procedures import Procedure
 from pyengine.core.values.error_access import class_name
 from pyengine.errors import InvalidRequest
 from pyengine.features.many_runs.statements import MATCHING_ENDED_RUNS, MATCHING_RUNS
-
-_ENDED = ("completed", "failed", "timed_out", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ class RunFilter:
     def ended(self) -> bool:
         """Whether it selects runs that have ended."""
         wanted = (self.ended_after, self.ended_before, self.error)
-        return self.state in _ENDED or any(one is not None for one in wanted)
+        return self.state in ENDED or any(one is not None for one in wanted)
 
 
 def matching(runs: RunFilter, *, ended: bool) -> tuple[Procedure, tuple[Any, ...]]:
@@ -75,8 +74,7 @@ def matching(runs: RunFilter, *, ended: bool) -> tuple[Procedure, tuple[Any, ...
             else 'RunFilter(state="failed"), or ended_after=...',
         )
     for instant in (runs.started_after, runs.started_before, runs.ended_after, runs.ended_before):
-        if instant is not None and instant.tzinfo is None:
-            raise InvalidRequest("a filter's instant has a time zone", hint="datetime.now(timezone.utc)")
+        check_instant("the instant of a filter", instant)
     tags = None if runs.tags is None else msgspec.json.encode(dict(runs.tags)).decode()
     started = (runs.started_after, runs.started_before)
     if not ended:

@@ -71,9 +71,8 @@ FORK_MANY = Procedure(
         "(ids[], key, seq, step, set_values jsonb, queue, version) -> json [[id, outcome, fork, problem]]"
     ),
     sql=(
-        "select coalesce(json_agg(json_build_array(m.id, m.outcome, m.fork, m.problem)), '[]')::text "
-        "as outcomes from durable.fork_many("
-        "$1::text[], $2::text, $3::integer, $4::text, $5::text::jsonb, $6::text, $7::text) m"
+        _OUTCOMES.format("fork, m.problem")
+        + "fork_many($1::text[], $2::text, $3::integer, $4::text, $5::text::jsonb, $6::text, $7::text) m"
     ),
 )
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from pyengine.core.client.arguments import named_input, tags_text, target_of
+from pyengine.core.client.arguments import check_instant, named_input, tags_text, target_of
 from pyengine.core.client.transport import Transport
 from pyengine.core.database.statements.procedures import Procedure
 from pyengine.core.definitions.definition import WorkflowDef
@@ -277,6 +277,7 @@ class Schedules:
             NotFound: there is no such schedule.
             InvalidRequest: `until` is over.
         """
+        check_instant("until", until)
         await self._request(PAUSE_SCHEDULE, conn, id, reason, until, by)
 
     async def resume(self, id: str, *, conn: Any = None) -> datetime | None:
@@ -304,8 +305,7 @@ class Schedules:
             NotFound: there is no such schedule.
             Conflict: its limit of runs is reached.
         """
-        answer = await self._request(TRIGGER_SCHEDULE, conn, id, overlap)
-        return None if answer["outcome"] == "skipped" else str(answer["run"])
+        return cast("str | None", (await self._request(TRIGGER_SCHEDULE, conn, id, overlap))["run"])
 
     async def backfill(
         self,
@@ -331,6 +331,8 @@ class Schedules:
             NotFound: there is no such schedule.
             InvalidRequest: the range is not over, or has too many instants.
         """
+        check_instant("since", since)
+        check_instant("until", until)
         answer = await self._request(BACKFILL_SCHEDULE, conn, id, since, until, overlap, dry_run)
         return ScheduleBackfill(**{name: answer[name] for name in ("instants", "started", "buffered")})
 

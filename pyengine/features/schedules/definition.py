@@ -66,20 +66,13 @@ class ScheduleDef:
             InvalidRequest: the expression cannot be read, there is no such time zone, or the arguments do not
                 fit the workflow.
         """
-        try:
-            check_expression(self.cron)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"schedule {self.id}: {error.message}", hint=error.hint) from None
-        if not _is_zone(self.timezone) and _is_zone("Europe/Berlin"):  # this machine knows time zones
-            raise InvalidRequest(
-                f"schedule {self.id}: there is no time zone {self.timezone!r}",
-                hint='a full name, such as "Europe/Berlin"',
-            )
         signature, kwargs = self.workflow.signature, dict(self.kwargs)
         place = signature.place_of(_SCHEDULED_AT)
         if place is not None and len(self.args) <= place:
             kwargs.setdefault(_SCHEDULED_AT, _SAMPLE)
         try:
+            check_expression(self.cron)
+            _check_zone(self.timezone)
             signature.bind(self.args, kwargs)
         except InvalidRequest as error:
             raise InvalidRequest(f"schedule {self.id}: {error.message}", hint=error.hint) from None
@@ -105,6 +98,11 @@ class ScheduleDef:
             "tags": dict(self.tags),
             **self.policy.columns(),
         }
+
+
+def _check_zone(name: str) -> None:
+    if not _is_zone(name) and _is_zone("Europe/Berlin"):  # this machine knows time zones
+        raise InvalidRequest(f"there is no time zone {name!r}", hint='a full name, such as "Europe/Berlin"')
 
 
 def _is_zone(name: str) -> bool:

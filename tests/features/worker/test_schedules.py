@@ -142,6 +142,16 @@ def test_a_policy_is_checked_where_it_stands(options: dict[str, Any], sentence: 
         SchedulePolicy(**options)
 
 
+def test_an_instant_has_a_time_zone(dsn: str) -> None:
+    """A pause and a backfill refuse one without, as all other verbs do."""
+    day = datetime(2026, 1, 1)
+    with SyncClient(dsn) as client:
+        with pytest.raises(InvalidRequest, match="until is an instant, so it has a time zone"):
+            client.schedules.pause("s", until=day)
+        with pytest.raises(InvalidRequest, match="since is an instant"):
+            client.schedules.backfill("s", day, datetime.now(UTC))
+
+
 def test_a_policy_of_code_and_its_steering(dsn: str, conn: Connection) -> None:
     """Declared, paused with a reason, triggered, backfilled, and told; the same verbs without async."""
     app = App(dsn)
