@@ -1,10 +1,10 @@
 """Writing down the errors of attempts.
 
 Lives here: `Failures`, which makes the outcome of an attempt that failed. May not: executing attempts
-(step_runner.py), the record of an error (values/exceptions.py). Design: an error of a user may do anything
-when it is looked at. If code of its class runs then, or if it is large, it is looked at in a thread, and not
-for longer than `LOOK_S`: then it is recorded without a look. So an attempt that has failed always has an
-outcome, and the loop of the worker does not wait for it.
+(step_runner.py), the record of an error (values/error_describing.py). Design: an error of a user may do
+anything when it is looked at. If code of its class runs then, or if it is large, it is looked at in a thread,
+and not for longer than `LOOK_S`: then it is recorded without a look. So an attempt that has failed always has
+an outcome, and the loop of the worker does not wait for it.
 """
 
 from __future__ import annotations

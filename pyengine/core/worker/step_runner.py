@@ -442,6 +442,9 @@ class StepRunner:
         except (EncodeError, PayloadTooLarge) as error:
             # the body would give the same again
             return step_outcome(call, error=self._failures.text(attempt, error))
+        except MemoryError as error:
+            # another attempt may find more memory; that of this worker belongs to its other runs too
+            return self._failures.outcome(attempt, error)
         return StepOutcome(child=call.child, name=call.name, hash=call.hash, attempt=call.attempt, value=text)
 
     def _fail(self, attempt: Attempt, error: BaseException) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyengine import App
+from pyengine import App, RunFailed
 from pyengine.core.values import codec
 from pyengine.core.values.sizes import LARGE_BYTES
 from tests.support.turns import Send, intercept
@@ -166,3 +166,30 @@ def test_large_values_are_written_beside_the_loop(
 
     asyncio.run(main())
     assert not by_loop and len(beside) == 4
+
+
+@pytest.mark.parametrize("step", ["text", "texts"])
+def test_a_result_without_memory_fails_its_attempt_alone(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It fails by the policy of its step, and the worker goes on with the others."""
+    app, one, several, hello = shop(dsn, 1 << 16)
+    write, failed = codec.Codec.write, []
+
+    def writing(self: codec.Codec, type_: Any, value: Any, where: str, **options: Any) -> str:
+        if f"result of step {step}" in where and not failed:
+            failed.append(where)
+            raise MemoryError
+        return write(self, type_, value, where, **options)
+
+    monkeypatch.setattr(codec.Codec, "write", writing)
+
+    async def main() -> int:
+        async with app.worker(), app.client() as client:
+            large = await client.start(one if step == "text" else several)
+            small = await client.start(hello, 1)
+            with pytest.raises(RunFailed, match="MemoryError"):
+                await large.result(timeout=30)
+            return await small.result(timeout=30)
+
+    assert asyncio.run(main()) == 1 and len(failed) == 1
