@@ -34,7 +34,7 @@ from pyengine.core.values.codec import (
     wrong_type,
 )
 from pyengine.core.values.defaults import is_default, without_defaults
-from pyengine.core.values.likeness import ATOMS
+from pyengine.core.values.likeness import is_plain
 from pyengine.core.values.shapes import PLAIN, SORTED
 from pyengine.errors import DecodeError, EncodeError, InvalidRequest
 
@@ -251,10 +251,9 @@ class Signature:
             equal = self._agree(args, kwargs, back) if kwargs else bool(args == back[0])
         except Exception:  # boundary to user code: __eq__ may do anything
             equal = False
-        looked_into = exact and self._overlooks and not ATOMS.issuperset(map(type, (*args, *kwargs.values())))
         if (
             not equal
-            or looked_into
+            or (exact and self._overlooks and not all(map(is_plain, (*args, *kwargs.values()))))
             or ("\\" in text and "\\u0000" in text)
             or (self._blind and "null" in text)
         ):

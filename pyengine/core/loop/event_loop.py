@@ -1,8 +1,8 @@
 """The deterministic event loop that workflow code runs on.
 
 Lives here: the loop, and the eviction of its coroutines. May not: journal rows, child numbers, steps
-(``replay/machine.py`` drives this loop), the database, threads, clocks, but to end a loop that never waits;
-the methods that the loop refuses (``restrictions.py``).
+(``replay/machine.py`` drives this loop), the database, threads, clocks (except to end a loop that never
+waits); the methods that the loop refuses (``restrictions.py``).
 
 The theory. A replay repeats a run if the same completions, applied one at a time in the same order, wake
 the same callbacks in the same order. So ready callbacks run first in, first out, until none is left. Time is
@@ -24,7 +24,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVarTuple
 
-from pyengine.core.loop import restrictions, wait_for  # noqa: F401
+import pyengine.core.loop.wait_for  # noqa: F401 - it replaces the code of asyncio.wait_for on 3.11
+from pyengine.core.loop import restrictions
 from pyengine.core.loop.anyio_scopes import adapt_anyio
 from pyengine.core.loop.futures import (
     DeterministicFuture,
@@ -363,8 +364,9 @@ class DeterministicLoop(_EventLoop):
             for count in range(callbacks_max):
                 if count == check_at:
                     check_at += _STORM_CHECKED
-                    over_s = min(over_s, time.thread_time() + _STORM_S)
-                    if time.thread_time() >= over_s:
+                    now_s = time.thread_time()
+                    over_s = min(over_s, now_s + _STORM_S)
+                    if now_s >= over_s:
                         break
                 if not ready:
                     if not self._parked or count == idle_at:

@@ -159,6 +159,11 @@ def _close_coroutines(values: tuple[Any, ...]) -> None:
             value.close()  # else Python warns that it was never awaited
 
 
+def is_of_user(frame: FrameType) -> bool:
+    """Whether a frame belongs to code of the user."""
+    return str(frame.f_globals.get("__name__", "")).split(".")[0] not in _NOT_ITS_CODE
+
+
 def place_of(callback: Any) -> str:
     """Return where the code of a callback, or of the task that it advances, stands: " at FILE, line N,"."""
     owner = getattr(callback, "__self__", None)
@@ -167,7 +172,7 @@ def place_of(callback: Any) -> str:
     waiting = owner.get_coro() if isinstance(owner, asyncio.Task) else None
     while waiting is not None:
         frame = getattr(waiting, "cr_frame", None)
-        if frame is not None and frame.f_globals.get("__name__", "").split(".")[0] not in _NOT_ITS_CODE:
+        if frame is not None and is_of_user(frame):
             place = (frame.f_code.co_filename, frame.f_lineno)
         waiting = getattr(waiting, "cr_await", None)
     return "" if place is None else f" at {place[0]}, line {place[1]},"

@@ -20,6 +20,7 @@ from pyengine.core.definitions.current_run import RunInfo
 from pyengine.core.loop.awaitables import AllWait, Call, CallKind
 from pyengine.core.loop.event_loop import DeterministicLoop
 from pyengine.core.loop.futures import cancelled_now
+from pyengine.core.loop.restrictions import is_of_user
 from pyengine.core.loop.several import WaitForSeveral
 from pyengine.core.loop.shield import current_shield
 from pyengine.core.protocol.child_ids import LONG_ID_BYTES, check_room, detached_id, read_started_id
@@ -50,7 +51,6 @@ Match: TypeAlias = Literal["agrees", "discarded", "disagrees"]
 
 NOTHING = type_codec(None)
 _BRIEF = 500
-_NOT_ITS_CODE = ("pyengine", "asyncio", "contextlib")
 
 REFUSALS_MAX = 100_000
 """How many calls of a run that is being cancelled are refused before its code is stopped."""
@@ -369,7 +369,7 @@ class CallSequence:
 def _place_of_code() -> str:
     """Return file and line of the code of the workflow that makes a call now."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] in _NOT_ITS_CODE:
+    while frame is not None and not is_of_user(frame):
         frame = frame.f_back
     return "unknown" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

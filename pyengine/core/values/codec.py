@@ -30,7 +30,7 @@ from pyengine.core.values.depth import MAX_DEPTH, is_deep
 from pyengine.core.values.error_access import class_name
 from pyengine.core.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, ExceptionCodec
 from pyengine.core.values.hints import properties
-from pyengine.core.values.likeness import ATOMS, refuse_unlike
+from pyengine.core.values.likeness import is_plain, refuse_unlike, refuse_zone
 from pyengine.core.values.paths import at, brief, difference, holds_non_finite, innermost, place, same
 from pyengine.core.values.pydantic_models import error_text, read_unknown
 from pyengine.core.values.shape_builder import shape_of
@@ -69,7 +69,17 @@ class TypeCodec:
         DecodeError: values of this annotation cannot be decoded.
     """
 
-    __slots__ = ("annotation", "blind", "defaults", "flat", "loose", "overlooks", "pack", "unpack")
+    __slots__ = (
+        "annotation",
+        "blind",
+        "defaults",
+        "flat",
+        "loose",
+        "overlooks",
+        "pack",
+        "unpack",
+        "untyped",
+    )
 
     annotation: Any
     pack: Callable[[Any], bytes]
@@ -84,6 +94,8 @@ class TypeCodec:
     """Whether `==` may overlook a NaN."""
     overlooks: bool
     """Whether `==` may overlook a zone or a class."""
+    untyped: bool
+    """Whether a part of the value may have no declared class."""
     defaults: bool
     """Whether some part of the value has fields that may have their default."""
 
@@ -100,6 +112,7 @@ class TypeCodec:
             ) from error
         self.blind = "blind" in found
         self.overlooks = not found.isdisjoint({"any", "times", "models"})
+        self.untyped = not found.isdisjoint({"any", "models"})
         self.defaults = "defaults" in found
         self.loose = shape is None and "any" in found
         self.flat = shape is None and found.isdisjoint({"any", "mapping"})
@@ -136,8 +149,10 @@ class TypeCodec:
             ) from None
         if not same(value, back):
             self._refuse_difference(value, back, where)
-        if exact and self.overlooks and type(value) not in ATOMS:
-            refuse_unlike(value, back, self.annotation, where)
+        if exact and self.overlooks and not is_plain(value):
+            refuse_zone(value, where)
+            if self.untyped:
+                refuse_unlike(value, back, self.annotation, where)
         if self.blind and "null" in text:
             refuse_non_finite(value, where)
         # the search for one backslash is faster, and mostly suffices

@@ -1,8 +1,9 @@
 """Records of errors: what is written of one, of its causes, and of the members of a group.
 
-Lives here: `describe`, and `error_kind`. May not: the size of a record and reading it (exceptions.py), parts
-(error_values.py). The theory: causes, members and parts may lead back to an error, or to the same one on many
-ways. An error is not described within itself, and a record has at most `ERRORS_MAX` of them, so it ends soon.
+Lives here: `describe`, and what it and its readers ask an error for. May not: the size of a record and
+reading it (exceptions.py), parts (error_values.py). The theory: causes, members and parts may lead back to an
+error, or to the same one on many ways. An error is not described within itself, and a record has at most
+`ERRORS_MAX` of them, so it ends soon.
 """
 
 from __future__ import annotations

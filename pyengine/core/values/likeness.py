@@ -21,7 +21,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pyengine.core.values.error_access import asked
 from pyengine.core.values.hints import bare, class_of, field_types, has_fields
-from pyengine.core.values.paths import at, parts, place, same
+from pyengine.core.values.paths import at, key_label, parts, place, same
 from pyengine.core.values.pydantic_models import is_model
 from pyengine.errors import EncodeError
 
@@ -55,10 +55,9 @@ def refuse_unlike(value: Any, back: Any, annotation: Any, where: str) -> None:
     Raises:
         EncodeError: it is refused; names `where` and the place within.
     """
-    refuse_zone(value, where)
     found: Found = None
     # nested by some hundred levels, or what an `__eq__` leaves out has other parts: it stays as it was
-    with contextlib.suppress(RecursionError, LookupError, StopIteration, ValueError):
+    with contextlib.suppress(RecursionError, LookupError, ValueError):
         found = _unlike(value, back, annotation)
     if found is not None:
         path, mine, theirs = found
@@ -115,13 +114,14 @@ def _unlike(value: Any, back: Any, annotation: Any) -> Found:
         key, item = args if len(args) == 2 else (Any, Any)
         return _in_dict(value, back, key, item)
     if isinstance(value, set | frozenset) and isinstance(back, set | frozenset):
-        return _in_array(value, [_twin(one, back) for one in value], args)
+        copies = {one: one for one in back}
+        return _in_array(value, [copies[one] for one in value], args)
     if isinstance(value, list | tuple) and isinstance(back, list | tuple):
         return _in_array(value, back, args)
     return None
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Whether a value is made of plain JSON alone."""
     todo = [value]
     while todo:
@@ -139,7 +139,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _other_class(value: Any, back: Any) -> Found:
-    if _is_plain(value):
+    if is_plain(value):
         return None
     cls = type(value)
     if cls is not type(back):
@@ -160,7 +160,7 @@ def _in_dict(value: Mapping[Any, Any], back: Mapping[Any, Any], key: Any, item: 
             continue
         found = _unlike(mine, theirs, item) if item is not Any else _other_class(mine, theirs)
         if found is not None:
-            return f".{name}{found[0]}" if str(name).isidentifier() else f"[{name!r}]{found[0]}", *found[1:]
+            return key_label(name) + found[0], *found[1:]
     return None
 
 
@@ -174,10 +174,6 @@ def _in_array(value: Any, back: Any, args: tuple[Any, ...]) -> Found:
         if found is not None:
             return f"[{number}]{found[0]}", *found[1:]
     return None
-
-
-def _twin(item: Any, back: Any) -> Any:
-    return next(one for one in back if one == item)
 
 
 def _in_fields(value: Any, back: Any, annotation: Any) -> Found:

@@ -33,7 +33,7 @@ def parts(value: Any) -> list[tuple[str, Any]] | None:
     """Return the parts of a value with their labels; None for an atom or an unknown class."""
     cls = type(value)
     if isinstance(value, Mapping):
-        return [(_key(key), part) for key, part in value.items()]
+        return [(key_label(key), part) for key, part in value.items()]
     if hasattr(cls, "_fields") and isinstance(value, tuple):
         return [(f".{name}", part) for name, part in zip(cls._fields, value, strict=False)]
     if isinstance(value, _LISTS):
@@ -49,7 +49,8 @@ def parts(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _key(key: Any) -> str:
+def key_label(key: Any) -> str:
+    """Return how a path names the value of a key."""
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
 
 
@@ -65,7 +66,7 @@ def _model_parts(value: Any) -> list[tuple[str, Any]]:
         # a root model is written as its root, which has no label
         return [("", part) for _, part in found]
     for more in (value.__pydantic_extra__, value.__pydantic_private__):
-        found += [(_key(name), part) for name, part in (more or {}).items()]
+        found += [(key_label(name), part) for name, part in (more or {}).items()]
     return found
 
 

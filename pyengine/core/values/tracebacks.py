@@ -2,10 +2,10 @@
 
 Lives here: the text of a traceback without the frames of the package, the place at which an error was raised,
 and the memory of both in an error that was read from a journal. May not: the record of an error
-(exceptions.py), its presentation (error_records.py). The theory: a step fails in one process, and its error
-is raised again where a workflow waits for it, perhaps in another process, after a crash. A Python traceback
-cannot travel, so its text does: it stays with the error object, and is put below the frames that the error
-goes through later.
+(error_describing.py), its presentation (error_records.py). The theory: a step fails in one process, and its
+error is raised again where a workflow waits for it, perhaps in another process, after a crash. A Python
+traceback cannot travel, so its text does: it stays with the error object, and is put below the frames that
+the error goes through later.
 """
 
 from __future__ import annotations
