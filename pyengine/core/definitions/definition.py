@@ -147,4 +147,4 @@ class WorkflowDef:
             code = self.fn.__code__
             source = f"{code.co_code.hex()} {code.co_names} {code.co_varnames}"
         hashed = hashlib.sha256(f"{source}\0{loop_version}".encode()).digest()[:_CODE_BYTES]
-        return (hashed + _PYTHON + bytes(sys.version_info[:2])).hex()
+        return (hashed + _PYTHON + bytes(map(int, THIS_PYTHON.split(".")))).hex()

@@ -77,6 +77,9 @@ end
 $$;
 """
 
+# other advisory locks are waited for too, by a worker that begins
+HELD_UP = "select from pg_locks where locktype = 'advisory' and objid = 71 and not granted"
+
 
 def prepare(dsn: str) -> psycopg.Connection[tuple[object, ...]]:
     """A bank, and leases that a frozen worker loses."""
@@ -197,7 +200,7 @@ def wake_a_zombie(dsn: str, conn: psycopg.Connection[tuple[object, ...]]) -> Non
     conn.execute("select durable.start('one_entry', id => 'z', any_workflow => true)")
     others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     with worker(dsn, job=JOB) as zombie:
-        until(dsn, f"select exists (select {others} and wait_event = 'advisory')")
+        until(dsn, f"select exists ({HELD_UP})")
         zombie.send_signal(signal.SIGSTOP)
         conn.execute("update durable._tasks set expires_at = durable._now_ms()")
         with worker(dsn, job=JOB):
