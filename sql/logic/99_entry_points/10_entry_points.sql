@@ -20,7 +20,7 @@ declare
                              'journals_v1,_wait_until,_poll_result,_sleep,_sweep_for_people}';
   v_in_sql constant text[] := '{version,child_counts,generation_events,journal_list_v1,journals_v1,worker_journal_v1}';
   v_parts constant text[] := '{_wait_until,_poll_result,_sleep,_sweep_for_people,_service_of,_end_service,'
-                             '_begin_sql_step,_end_sql_step}';
+                             '_begin_sql_step,_end_sql_step,_write_schedule}';
   v_function regprocedure;
   v_has text[];
   v_settings text;

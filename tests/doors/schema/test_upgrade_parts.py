@@ -176,6 +176,22 @@ def test_what_stands_on_a_grown_function_is_made_again(tree: Tree) -> None:
     assert tree.run("select count(*), min(size) from durable.all_boxes()") == [(25, 5)]
 
 
+def test_a_view_that_takes_writes_takes_them_after_an_upgrade(tree: Tree) -> None:
+    """Where its columns change it is made again, and what an INSERT does with it too."""
+    takes = """
+create or replace function durable._take() returns trigger language plpgsql volatile as $$
+begin insert into durable._boxes (id) values (new.id); return new; end $$;
+create or replace trigger take instead of insert on durable.boxes
+  for each row execute function durable._take();
+"""
+    tree.write("sql/logic/core/30_third.sql", takes)
+    tree.install()
+    tree.write("sql/logic/core/10_first.sql", FIRST.replace("select b.id, ", "select 1 as one, b.id, "))
+    tree.install()
+    tree.run("insert into durable.boxes (id) values ('taken')")
+    assert tree.run("select count(*) from durable._boxes where id = 'taken'") == [(1,)]
+
+
 def test_functions_come_before_the_locks(tree: Tree) -> None:
     """A changed function is created before views are locked; in a script, one that needs a step after it."""
     tree.write(

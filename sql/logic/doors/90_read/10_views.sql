@@ -243,7 +243,7 @@ select s.id, case when s.paused_at is not null then 'paused' when s.next_run_at 
        s.latest as latest_run
 from durable._schedules s;
 comment on view durable.schedules is
-  'Schedules: select id, cron, workflow, next_at from durable.schedules order by next_at. state: active, paused, or over, if no instant is left. declared: the code of a worker declares it. last_id: the run, or the promise, of its last instant. description: when it fires, in its own zone. overlap, catch_up, jitter, starts_at, ends_at, max_runs, pause_after: its policies, as durable.schedule has them. Those without a workflow create promises.';
+  'Schedules: select id, cron, workflow, next_at from durable.schedules order by next_at. state: active, paused, or over, if no instant is left. declared: the code of a worker declares it. last_id: the run, or the promise, of its last instant. description: when it fires, in its own zone. overlap, catch_up, jitter, starts_at, ends_at, max_runs, pause_after: its policies, as durable.schedule has them. Those without a workflow create promises. It can be updated: update durable.schedules set overlap = ''skip'' where workflow = ''report''; state = ''paused'' or ''active'' pauses and resumes, a DELETE ends schedules. Columns that follow from others are refused.';
 
 create or replace view durable.schedule_instants as
 select s.id as schedule, i.at, i.upto, i.outcome, i.run, i.reason

@@ -94,7 +94,8 @@ declare
 begin
   v_next := durable._nominal_next(p_schedule);
   if v_next = durable._never()
-     and not exists (select from durable._schedules s where s.id = p_schedule.id and s.workflow = p_schedule.workflow) then
+     and not exists (select from durable._schedules s where s.id = p_schedule.id and s.workflow = p_schedule.workflow
+                       and s.cron = p_schedule.cron and s.timezone = p_schedule.timezone) then
     perform durable._fail_invalid(
       case when p_schedule.ends_at is null then format('%L stands for no instant of the next eight years.', p_schedule.cron)
            else format('%L stands for no instant before its end.', p_schedule.cron) end);
@@ -108,7 +109,7 @@ exception when sqlstate 'WF004' then
 end
 $$;
 comment on function durable._first_instant(durable._schedules) is
-  'The next instant of a schedule that somebody makes or changes. An error in its expression names the schedule, and one that never fires is refused, but for one of runs that is over and is made again. WF004.';
+  'The next instant of a schedule that somebody makes or changes. An error in its expression names the schedule, and one that never fires is refused, unless it has ended, and says when as before. WF004.';
 
 create or replace function durable.schedule_get(p_id text)
 returns durable.schedule_record language plpgsql volatile

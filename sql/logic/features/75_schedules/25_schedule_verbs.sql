@@ -295,22 +295,37 @@ end
 $$;
 comment on function durable._lock_known_schedule(text) is 'Locks and answers a schedule. WF001 if there is none.';
 
+create or replace function durable._paused(
+  p_schedule durable._schedules, p_reason text, p_until bigint, p_by text, p_now bigint)
+returns durable._schedules language plpgsql stable
+as $$
+declare
+  v_schedule durable._schedules := p_schedule;
+begin
+  if p_until <= p_now then
+    perform durable._fail_invalid(format('Schedule %L: the end of a pause lies ahead, and %s is over.', p_schedule.id,
+                                         durable._at(p_until)));
+  end if;
+  v_schedule.paused_at := coalesce(v_schedule.paused_at, p_now);
+  v_schedule.paused_until := p_until;
+  v_schedule.paused_by := left(p_by, 200);
+  v_schedule.pause_reason := left(p_reason, 2000);
+  return v_schedule;
+end
+$$;
+comment on function durable._paused(durable._schedules, text, bigint, text, bigint) is
+  'A schedule that is paused; of a paused one reason and end change. WF004.';
+
 create or replace function durable.pause_schedule(
   id text, reason text default null, until timestamptz default null, paused_by text default session_user)
 returns void language plpgsql volatile
 as $$
 declare
-  v_schedule durable._schedules := durable._lock_known_schedule($1);
+  v_schedule constant durable._schedules := durable._lock_known_schedule($1);
   v_now constant bigint := durable._now_ms();
 begin
-  if $3 is not null and durable._instant_ms($3) <= v_now then
-    perform durable._fail_invalid(format('Schedule %L: the end of a pause lies ahead, and %s is over.', $1, $3));
-  end if;
-  v_schedule.paused_at := coalesce(v_schedule.paused_at, v_now);
-  v_schedule.paused_until := durable._instant_ms($3);
-  v_schedule.paused_by := left($4, 200);
-  v_schedule.pause_reason := left($2, 2000);
-  perform durable._update_schedule(durable._with_next(v_schedule, v_now));
+  perform durable._update_schedule(durable._with_next(
+    durable._paused(v_schedule, $2, durable._instant_ms($3), $4, v_now), v_now));
 end
 $$;
 comment on function durable.pause_schedule(text, text, timestamptz, text) is
