@@ -11,6 +11,7 @@ from pyengine.core.definitions.registry import Registry
 from pyengine.core.worker.extensions import Extensions
 from pyengine.features.checks.unawaited import UNAWAITED
 from pyengine.features.dependencies.dependencies import Dependencies, current_dependencies
+from pyengine.features.frameworks.connections import as_requests
 from pyengine.features.schedules.declarations import ScheduleDeclarations
 from pyengine.features.schedules.definition import ScheduleDef
 from pyengine.features.sql.service_runner import Server
@@ -37,4 +38,5 @@ def extensions(
         requests=TransactionRunner,
         shared=((current_dependencies, dependencies),),
         unawaited=UNAWAITED,
+        around=as_requests,
     )

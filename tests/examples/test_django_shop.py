@@ -13,9 +13,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from pyengine import App
 from pyengine.core.client.caller_connection import run_on_sync
 from pyengine.core.database.statements.procedures import PAUSE
 from pyengine.errors import InvalidRequest
+from pyengine.features.frameworks.connections import as_requests
 from pyengine.sync import Client
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.examples.django_shop.settings")
@@ -105,3 +107,63 @@ def test_other_databases_of_django_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="sqlite3"):
         run_on_sync(other, PAUSE, "a")
     other.close()
+
+
+@pytest.mark.parametrize("lasts", [0, None])
+def test_a_thread_does_what_a_request_does(
+    shop: Browser, dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, lasts: int | None
+) -> None:
+    """Around each `def` step and memo function the connections of its thread are treated as around a
+    request (D026): with CONN_MAX_AGE=0 none is left, and one that the database has cut is opened again.
+    """
+    settings = connections["default"].settings_dict
+    monkeypatch.setitem(settings, "CONN_MAX_AGE", lasts)
+    monkeypatch.setitem(settings, "CONN_HEALTH_CHECKS", True)
+    monkeypatch.setitem(settings, "OPTIONS", {"application_name": "threads"})
+    app = App(dsn)
+
+    kept: list[bool] = []
+
+    @app.step
+    def count() -> int:
+        kept.append(connection.connection is not None)
+        return int(models.Stock.objects.count())
+
+    @app.memo(version="1")
+    def counted(turn: int) -> int:
+        kept.append(connection.connection is not None)
+        return int(models.Stock.objects.count()) + turn
+
+    @app.workflow
+    async def both(turn: int) -> int:
+        return await count() + await counted(turn)
+
+    sessions = (
+        "select pid from pg_stat_activity where application_name = 'threads' and datname = current_database()"
+    )
+
+    async def main() -> None:
+        async with app.worker(threads=1), app.client() as client:
+            for turn in range(3):
+                run = await client.start(both, turn)
+                assert await run.result(timeout=60) == 2 + turn
+                for (pid,) in conn.execute(sessions).fetchall():
+                    # it has gone when this returns
+                    conn.execute("select pg_terminate_backend(%s, 60000)", (pid,))
+
+    asyncio.run(main())
+    assert kept == [False, False, *[lasts is None] * 4]
+    assert conn.execute("select distinct attempt from durable._journal where attempt > 1").fetchall() == []
+
+
+def test_what_django_raises_is_no_outcome(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A function whose thread cannot be tidied keeps its own outcome, and a line says so."""
+    monkeypatch.setattr("django.db.close_old_connections", lambda: 1 / 0)
+    with as_requests():
+        done = True
+    assert done
+    assert [record.getMessage() for record in caplog.records] == [
+        "django's close_old_connections failed in a thread of steps: division by zero"
+    ] * 2

@@ -31,7 +31,8 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("core.database",),
     ("core.client", "core.worker"),
     (
-        *("features.compensation", "features.dependencies", "features.http", "features.many_runs"),
+        *("features.compensation", "features.dependencies", "features.frameworks", "features.http"),
+        "features.many_runs",
         *("features.progress", "features.promises", "features.remote", "features.removal"),
         *("features.schedules", "features.sql", "features.checks"),
     ),

@@ -16,6 +16,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -50,12 +51,20 @@ class ThreadPool:
         loop: gets the outcomes.
         size: number of threads, at most, without those that are left behind.
         name: what they do, in their names.
+        around: makes the block in which each function is called.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, size: int, name: str = "step") -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        size: int,
+        name: str = "step",
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self._loop = loop
         self._size = size
         self._name = name
+        self._around = around
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
@@ -124,7 +133,7 @@ class ThreadPool:
             value, error = None, None
             job.running = True
             try:
-                value = job.context.run(job.body)
+                value = job.context.run(self._call, job.body)
             except BaseException as raised:  # boundary to user code: whatever a step raises is its outcome
                 error = raised
             try:
@@ -132,6 +141,10 @@ class ThreadPool:
             except RuntimeError:
                 return  # the loop is closed
             del job, value, error
+
+    def _call(self, body: Callable[[], Any]) -> Any:
+        with self._around():
+            return body()
 
     def _finish(self, job: Job, value: Any, error: BaseException | None) -> None:
         job.running = False

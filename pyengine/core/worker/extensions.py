@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -176,6 +177,7 @@ class Extensions:
         requests: makes what executes requests of code.
         shared: context variables that the bodies of steps see, with their values.
         unawaited: finds calls that no code of a workflow awaits.
+        around: makes the block in which the body of a sync step is called, in its thread.
     """
 
     declarations: Callable[[ConnectionPool], Declarations] = _NothingDeclared
@@ -184,6 +186,7 @@ class Extensions:
     requests: Callable[[WorkerResources], Requests] = _NoRequests
     shared: tuple[tuple[ContextVar[Any], Any], ...] = ()
     unawaited: UnawaitedCalls = NO_SEARCH
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 def extensions_of(given: object) -> Extensions:

@@ -143,6 +143,7 @@ class StepRunner:
         slots: reduced when no thread is left.
         terms: every body asks them before it begins.
         values: write large results of async bodies.
+        around: makes the block in which a sync body is called.
     """
 
     def __init__(
@@ -159,12 +160,13 @@ class StepRunner:
         slots: Capacity,
         terms: LeaseTerms,
         values: ValueThreads,
+        around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self._loop = loop
         self._codec = codec
         self._failures = Failures(loop, codec, randomness, post)
         self._concurrency = concurrency
-        self._pool = ThreadPool(loop, threads)
+        self._pool = ThreadPool(loop, threads, around=around)
         self._failed = failed
         self._post = post
         self._progress = StepProgress(loop, codec, lambda *given: post(StepProgressed(*given)))

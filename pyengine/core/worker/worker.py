@@ -240,6 +240,7 @@ class Worker(Registered):
             slots=slots,
             terms=terms,
             values=self._values,
+            around=self._extensions.around,
         )
         self._requests = self._extensions.requests(resources)
         self._fetcher = JournalFetcher(self._side, self.id, terms, post, background=tasks, values=values)

@@ -29,6 +29,7 @@ from pyengine.features.calls.contract import Answer, CannotRun, Done, Executed, 
 from pyengine.features.calls.datums import from_tagged, value_of
 from pyengine.features.calls.functions import Memo
 from pyengine.features.calls.statements.calls import INPUTS
+from pyengine.features.frameworks.connections import as_requests
 
 _CONNECTIONS = 2
 _STACK_MAX = 50
@@ -125,7 +126,7 @@ class MemoRunner:
     async def _run_in_thread(self, begin: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         loop = asyncio.get_running_loop()
         if self._threads is None:
-            self._threads = ThreadPool(loop, self._size)
+            self._threads = ThreadPool(loop, self._size, around=as_requests)
         ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
         def body() -> Any:
