@@ -1,11 +1,13 @@
-"""Law: `asyncio.wait_for` in a workflow has one order on every Python, whoever imported it first."""
+"""Law: `asyncio.wait_for` in a workflow has one order on every Python, whoever imported it first, and
+`asyncio.wait` takes calls.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import sys
-from asyncio import wait_for
+from asyncio import wait, wait_for
 from typing import Any
 
 import pytest
@@ -106,10 +108,73 @@ def test_a_function_of_others_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
     for other in (plain, around):
         code = other.__code__
         monkeypatch.setattr(asyncio.tasks, "wait_for", other)
-        replacing.replace_code()
+        replacing.replace_code("wait_for", "_wait_for_in_a_task", replacing.wait_in_place)
         assert other.__code__ is code
     monkeypatch.setattr(asyncio.tasks, "wait_for", own)
     monkeypatch.setattr(asyncio.tasks, "_wait_for_in_a_task", plain, raising=False)
     code = own.__code__
-    replacing.replace_code()
+    replacing.replace_code("wait_for", "_wait_for_in_a_task", replacing.wait_in_place)
     assert own.__code__ is code and vars(asyncio.tasks)["_wait_for_in_a_task"] is plain
+
+
+async def turns(make: Any, wait: Any) -> list[Any]:
+    """Whichever of two signals comes first, three times; the other one is given up."""
+    came: list[Any] = []
+    for _ in range(3):
+        tasks = [make(ctx.receive("completed")), make(ctx.receive("failed", timeout="1h"))]
+        done, rest = await wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for one in rest:
+            one.cancel()
+        assert done <= set(tasks) and len(rest) == 1
+        came.append(done.pop().result())
+    return came
+
+
+@pytest.mark.parametrize("make", [asyncio.create_task, asyncio.ensure_future, lambda one: one])
+def test_a_wait_takes_calls(make: Any) -> None:
+    """A call is awaited as what `create_task` and `ensure_future` make of it, in a loop too (D006)."""
+
+    async def code() -> list[Any]:
+        return await turns(make, wait)
+
+    run = MemoryRun(workflow(code))
+    for name in ("failed", "failed", "completed"):
+        run.send(name, name)
+        run.cold()
+    assert run.value == ["failed", "failed", "completed"]
+
+
+def test_a_wait_refuses_what_it_did() -> None:
+    """Coroutines, none at all, a future in place of a list, a name that is no condition; here and elsewhere,
+    with the words of asyncio. In a run of older rules calls too.
+    """
+
+    async def refused() -> list[str]:
+        async def own() -> None:
+            await asyncio.sleep(0)
+
+        one = own()
+        texts = []
+        for given, when in (
+            ([one], asyncio.ALL_COMPLETED),
+            ([], asyncio.ALL_COMPLETED),
+            (asyncio.get_running_loop().create_future(), asyncio.ALL_COMPLETED),
+            ([asyncio.ensure_future(own())], "soon"),
+        ):
+            with pytest.raises((TypeError, ValueError)) as caught:
+                await wait(given, return_when=when)  # type: ignore[call-overload]
+            texts.append(str(caught.value))
+        one.close()
+        return texts
+
+    async def call() -> None:
+        await wait([asyncio.ensure_future(ctx.receive("a"))])
+
+    there = asyncio.run(refused())
+    assert len(set(there)) == 4
+    assert MemoryRun(workflow(refused)).value == [
+        text.replace("not Future", "not DeterministicFuture") for text in there
+    ]
+    assert isinstance(MemoryRun(workflow(call), rules=3).error, TypeError)
+    assert wait is asyncio.wait is asyncio.tasks.wait
+    assert list(inspect.signature(wait).parameters) == ["fs", "timeout", "return_when"]
