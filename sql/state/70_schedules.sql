@@ -98,6 +98,8 @@ create index schedules_by_promise_tags on durable._schedules using gin (promise_
 comment on index durable.schedules_by_promise_tags is 'Serves schedule_search by tags.';
 create index schedules_by_workflow on durable._schedules (workflow) where declared;
 comment on index durable.schedules_by_workflow is 'Serves the start of a worker: the schedules of its workflows that code declares.';
+create index schedules_paused on durable._schedules (paused_at) where paused_at is not null;
+comment on index durable.schedules_paused is 'Serves durable.health: the schedules that are paused.';
 
 create table durable._schedule_instants (
   at durable.epoch_ms not null,
@@ -122,6 +124,8 @@ comment on column durable._schedule_instants.recorded_at is 'When that was decid
 
 create index schedule_instants_buffered on durable._schedule_instants (schedule, at) where outcome = 'buffered';
 comment on index durable.schedule_instants_buffered is 'Serves the start of buffered instants.';
+create index schedule_instants_missed on durable._schedule_instants (recorded_at) where outcome = 'missed';
+comment on index durable.schedule_instants_missed is 'Serves durable.health: what was missed a short while ago.';
 
 create type durable._schedule_policy as (
   overlap text, catch_up bigint, jitter bigint, starts_at bigint, ends_at bigint, max_runs integer, pause_after integer

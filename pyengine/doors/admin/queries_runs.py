@@ -99,10 +99,12 @@ def place(conn: Connection[TupleRow], id: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def existing(conn: Connection[TupleRow], ids: Sequence[str]) -> set[str]:
-    """Return those ids that a run or a promise has."""
-    text = "select p.id from durable._promises p where p.id = any (%s)"
-    return {str(id) for (id,) in conn.execute(text, (list(ids),)).fetchall()}
+def existing(conn: Connection[TupleRow], ids: Sequence[str], *, schedules: bool = False) -> set[str]:
+    """Return those ids that a run or a promise has, or a schedule too."""
+    text = "select p.id from durable._promises p where p.id = any (%(ids)s)"
+    if schedules:
+        text += " union all select s.id from durable._schedules s where s.id = any (%(ids)s)"
+    return {str(id) for (id,) in conn.execute(text, {"ids": list(ids)}).fetchall()}
 
 
 def ids_like(

@@ -64,7 +64,7 @@ def why(
             at.out.answer(groups, lambda console: _show_groups(console, groups, at.out.width()))
             return
         if where is None:
-            asked = whole_ids(at.out, db, ids or [], promises=True)
+            asked = whole_ids(at.out, db, ids or [], promises=True, schedules=True)
         else:
             asked = _selected(db, where, limit)
         found = causes_of(db, asked)

@@ -38,6 +38,14 @@ def test_causes_stand_below_each_other(at_database: Any, parent: str) -> None:
     assert third == "    order.0: no worker serves queue kids; 1 worker serves default"
 
 
+def test_a_schedule_is_no_beginning_of_its_run(at_database: Any, conn: psycopg.Connection[Any]) -> None:
+    """Its id is its own, also where one run alone begins so."""
+    plan = "'nightly', '0 3 * * *', workflow => 'report', any_workflow => true"
+    conn.execute(f"select durable.schedule({plan}), durable.trigger_schedule('nightly')".encode())
+    first, second, *_ = at_database("why", "nightly").out.splitlines()
+    assert first == "nightly" and second.startswith("  is a schedule (0 3 * * *, UTC)")
+
+
 def test_causes_as_json(at_database: Any, parent: str) -> None:
     """The rows of durable.why."""
     rows = at_database("why", parent, "--json").document

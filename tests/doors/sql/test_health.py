@@ -23,6 +23,8 @@ ASKED = {
     "clock",
     "settings",
     "schedules",
+    "paused schedules",
+    "missed instants",
     "notification queue",
     "live tables",
     "encoding",
@@ -207,6 +209,30 @@ def test_a_schedule_that_cannot_be_evaluated_is_reported(conn: Connection, clock
     laws = conn.execute("select law from durable.check()").fetchall()
     assert ("schedule_can_be_evaluated",) in laws
     assert "schedules" in troubled(conn)
+
+
+def test_schedules_that_are_paused_or_late(conn: Connection, clock: Clock) -> None:
+    """A pause that a person wanted is well; one after failures is not, nor is what was missed within a day."""
+    conn.execute("select durable._create_partitions()")
+    hourly = "@hourly', workflow => 'w', any_workflow => true"
+    conn.execute(
+        f"select durable.schedule('a', '{hourly}), durable.schedule('b', '{hourly}, catch_up => '1 min'), "
+        f"durable.schedule('c', '{hourly}, pause_after => 1, deadline => '1 min'), "
+        "durable.pause_schedule('a', 'moving', paused_by => 'ada')".encode()
+    )
+    clock.advance(2 * 3_600_000)
+    ask(conn, ("select durable.tick()", ()))
+    paused = "select ok, detail from durable.health where subject = 'paused schedules'"
+    assert ask(conn, (paused, ())) == (True, "a (ada, for 2:00:00, moving)")
+    clock.advance(3_600_000)
+    for _ in range(3):
+        ask(conn, ("select durable.tick()", ()))
+    of_failures = "1 runs in a row have failed; the latest is c-2027-01-15T10:00:00Z"
+    found = troubled(conn)
+    assert found["paused schedules"].startswith(f"c (pyengine, for 0:00:00, {of_failures}), a (ada")
+    assert found["missed instants"] == "left out since yesterday: b"
+    clock.advance(25 * 3_600_000)
+    assert "missed instants" not in troubled(conn)
 
 
 def test_of_many_schedules_those_that_are_due_next_are_evaluated(conn: Connection, clock: Clock) -> None:

@@ -370,6 +370,28 @@ def test_a_paused_schedule(conn: Connection, clock: Clock) -> None:
     assert why(conn, "nightly") == [(0, "nightly", "schedule_paused", said)]
 
 
+def test_instants_that_wait_or_were_left_out(conn: Connection, clock: Clock) -> None:
+    """A schedule says which, and why the run that they wait for goes on."""
+    late = "'s', '@hourly', workflow => 'ship', queue => 'kids', catch_up => '30 min'"
+    ask(conn, (f"select durable.schedule({late}, overlap => 'buffer_one', any_workflow => true)", ()))
+    for _ in range(3):
+        clock.advance(HOUR)
+        tick(conn)
+    run_, plan = "s-2027-01-15T09:00:00Z", "is a schedule (@hourly, UTC): fires 12:00, the last time 0 ms ago"
+    assert why(conn, "s") == [
+        (0, "s", "schedule", plan),
+        (0, "s", "buffered", f"1 instant waits for the end of run {run_}"),
+        (1, run_, "no_worker", "no worker runs; ship is queued in kids since 2 h"),
+        (0, "s", "skipped", "the instant 11:00:00 was skipped: another instant was buffered"),
+    ]
+    clock.advance(5 * HOUR)
+    tick(conn)
+    missed = "the instants from 12:00 to 15:29 were missed: nothing fired them in time"
+    assert ("missed", missed) in [row[2:] for row in why(conn, "s")]
+    clock.advance(30 * HOUR)
+    assert "missed" not in [cause for _, _, cause, _ in why(conn, "s")]
+
+
 def test_details_of_a_wait(conn: Connection, clock: Clock) -> None:
     """The same as data."""
     misspelt(conn, clock)

@@ -73,12 +73,18 @@ def whole_id(out: Output, db: Database, text: str, *, changes: bool = False, pro
 
 
 def whole_ids(
-    out: Output, db: Database, texts: Sequence[str], *, changes: bool = False, promises: bool = False
+    out: Output,
+    db: Database,
+    texts: Sequence[str],
+    *,
+    changes: bool = False,
+    promises: bool = False,
+    schedules: bool = False,
 ) -> list[str]:
-    """Return the ids that several texts stand for, each once, as `whole_id` does."""
+    """Return the ids that several texts stand for, each once, as `whole_id` does; a schedule's is its own."""
     from pyengine.doors.admin import queries_runs
 
-    known = queries_runs.existing(db.conn, [checked_id(text) for text in texts])
+    known = queries_runs.existing(db.conn, [checked_id(text) for text in texts], schedules=schedules)
     ids = []
     for text in texts:
         beginning = _CUT.fullmatch(text) is None

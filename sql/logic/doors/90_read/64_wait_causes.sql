@@ -184,6 +184,38 @@ end
 $$;
 comment on function durable._schedule_cause(durable._schedules, bigint) is 'When a schedule fires, or why it does not: it is paused, or nothing ticks.';
 
+create or replace function durable._schedule_causes(p_id text, p_now bigint)
+returns setof durable._cause language plpgsql stable
+as $$
+declare
+  v_latest constant text := (select s.latest from durable._schedules s where s.id = p_id);
+  v_instant durable._schedule_instants;
+  v_buffered bigint;
+begin
+  select count(*) into v_buffered from durable._schedule_instants i where i.schedule = p_id and i.outcome = 'buffered';
+  if v_buffered > 0 then
+    return next durable._because(
+      'buffered', p_id, concat(durable._counted(v_buffered, 'instant'), case v_buffered when 1 then ' waits' else ' wait' end,
+                               ' for the end of run ', v_latest),
+      p_details => jsonb_build_object('instants', v_buffered, 'run', v_latest), p_leads_to => v_latest);
+  end if;
+  for v_instant in
+    select distinct on (x.outcome) x.* from (
+      select i.* from durable._schedule_instants i where i.schedule = p_id order by i.at desc limit 100) x
+    where x.outcome in ('skipped', 'missed') and x.recorded_at > p_now - 86400000 order by x.outcome desc, x.at desc
+  loop
+    return next durable._because(
+      v_instant.outcome, p_id,
+      concat(case when v_instant.at = v_instant.upto then 'the instant ' || durable._clock_time(v_instant.at, p_now) || ' was '
+             else concat('the instants from ', durable._clock_time(v_instant.at, p_now), ' to ',
+                         durable._clock_time(v_instant.upto, p_now), ' were ') end,
+             v_instant.outcome, ': ' || nullif(v_instant.reason, '')), v_instant.recorded_at);
+  end loop;
+end
+$$;
+comment on function durable._schedule_causes(text, bigint) is
+  'The instants of a schedule that wait, and the latest that it left out within a day; nothing for an id that is none.';
+
 create or replace function durable._near_ids(p_id text)
 returns text[] language plpgsql stable
 as $$

@@ -95,6 +95,7 @@ begin
   select * into v_promise from durable._promises p where p.id = p_id;
   if not found then
     return next durable._unknown_cause(p_id, p_now);
+    return query select * from durable._schedule_causes(p_id, p_now);
     return;
   elsif v_promise.state <> 'pending' then
     return next durable._end_cause(v_promise, p_now);

@@ -107,6 +107,31 @@ from (select string_agg(x.id, ', ' order by x.id) filter (where not x.is_evaluab
       from (select n.id, durable._is_evaluable(n) as is_evaluable
             from durable._schedules n where n.paused_at is null order by n.next_run_at limit 200) x) s
 union all
+-- who pauses one knows it; after failures nobody does
+select 'paused schedules', coalesce(not p.failed, true),
+       case when p.listed is null then 'none'
+         else p.listed || case when p.read > 10 then format(', and %s more', p.read - 10) else '' end end,
+       'Once their runs succeed: durable.resume_schedule(id). durable.schedule_instants tells of their instants.'
+from clock c
+cross join lateral (
+  select count(*) as read, bool_or(x.paused_by = 'pyengine' and x.pause_after is not null) as failed,
+         string_agg(format('%s (%s)', x.id, concat_ws(', ', x.paused_by, 'for ' || durable._ago(c.now - x.paused_at),
+                                                      left(x.pause_reason, 200))), ', ' order by x.n)
+           filter (where x.n <= 10) as listed
+  from (select s.id, s.paused_at, s.paused_by, s.pause_after, s.pause_reason, row_number() over (order by s.paused_at desc) as n
+        from durable._schedules s where s.paused_at is not null order by s.paused_at desc limit 1000) x) p
+union all
+select 'missed instants', m.listed is null,
+       coalesce('left out since yesterday: ' || m.listed, 'none since yesterday'),
+       'No tick came within their catch_up. Where they are wanted: durable.backfill_schedule(id, since, until, dry_run => false).'
+from clock c
+cross join lateral (
+  select string_agg(x.schedule, ', ' order by x.schedule) as listed
+  from (select distinct y.schedule
+        from (select i.schedule from durable._schedule_instants i
+              where i.outcome = 'missed' and i.recorded_at > c.now - 86400000 order by i.recorded_at desc limit 1000) y
+        order by 1 limit 20) x) m
+union all
 select 'due work', coalesce(d.at >= c.now - 60000, true),
        case when d.at is null then 'nothing waits' else format('the oldest was due %s ago', durable._ago(c.now - d.at)) end,
        'select durable.tick(); tells why it is not done. A transaction that holds its run may be in the way.'
@@ -133,7 +158,7 @@ left join lateral (
   select w.id, coalesce(w.ticked_at, w.started_at)::bigint as last from durable._workers w
   where w.seen_at > c.now - 120000 order by 2 limit 1) t on true;
 comment on view durable.health is
-  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the clock, if it was set back; settings that cannot be read; schedules that cannot be evaluated, among the 200 that are due next; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; tables of live work that a backlog has left large (over 64 MB and two pages a row); whether the database has the encoding UTF8; work that has been due for a minute; the worker that has not ticked for the longest time.';
+  'Whether the engine keeps up with time, one row for each question, with advice where ok is false: select * from durable.health where not ok. The questions: whether the database is where it was adopted; partitions of the journal for this week and the next; the clock, if it was set back; settings that cannot be read; schedules that cannot be evaluated, among the 200 that are due next; schedules that are paused, which is not ok after failures; instants that were missed within a day; the oldest snapshot of a session (over 10 minutes or 200,000 transactions); the server''s queue of notifications; tables of live work that a backlog has left large (over 64 MB and two pages a row); whether the database has the encoding UTF8; work that has been due for a minute; the worker that has not ticked for the longest time.';
 comment on column durable.health.subject is 'The question.';
 comment on column durable.health.ok is 'Whether all is well with it.';
 comment on column durable.health.detail is 'The finding.';
