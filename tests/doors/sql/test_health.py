@@ -212,7 +212,7 @@ def test_a_schedule_that_cannot_be_evaluated_is_reported(conn: Connection, clock
 
 
 def test_schedules_that_are_paused_or_late(conn: Connection, clock: Clock) -> None:
-    """A pause that a person wanted is well; one after failures is not, nor is what was missed within a day."""
+    """A pause that a person wanted is well; one after failures is not, nor what was missed within a day."""
     conn.execute("select durable._create_partitions()")
     hourly = "@hourly', workflow => 'w', any_workflow => true"
     conn.execute(

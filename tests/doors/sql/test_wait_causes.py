@@ -386,7 +386,7 @@ def test_instants_that_wait_or_were_left_out(conn: Connection, clock: Clock) -> 
     ]
     clock.advance(5 * HOUR)
     tick(conn)
-    missed = "the instants from 12:00 to 15:29 were missed: nothing fired them in time"
+    missed = "the instants from 12:00 to 15:29 were missed: no tick came in time"
     assert ("missed", missed) in [row[2:] for row in why(conn, "s")]
     clock.advance(30 * HOUR)
     assert "missed" not in [cause for _, _, cause, _ in why(conn, "s")]

@@ -239,7 +239,7 @@ begin
   end if;
   v_next := durable._nominal_next(p_schedule);
   if v_next <= v_cut then
-    perform durable._record_instant(p_schedule.id, v_next, v_cut, 'missed', 'nothing fired it in time', p_now);
+    perform durable._record_instant(p_schedule.id, v_next, v_cut, 'missed', 'no tick came in time', p_now);
     v_schedule.begins_at := v_cut;
   end if;
   return v_schedule;
