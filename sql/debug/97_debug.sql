@@ -41,7 +41,7 @@ begin
     durable._removed, durable._removed_signals, durable._backlog, durable._retention, durable._progress, durable._objects,
     durable._object_uses, durable._closures, durable._refs, durable._pins, durable._pin_log, durable._calls,
     durable._call_attempts, durable._call_waiters, durable._call_steps, durable._call_polls, durable._claims,
-    durable._code_waits restart identity;
+    durable._code_waits, durable._cancellations restart identity;
 end
 $$ set search_path = '' set jit = off set quote_all_identifiers = off;
 comment on function durable.debug_reset() is

@@ -129,6 +129,8 @@ class Call(Waitable):
         name: step, workflow, promise or signal name.
         codec: decodes the recorded result.
         on_cancel: for a step: called with the child number when the call is cancelled.
+        ask: for a child run that is cancelled with its call: asks it to end; false if that has no effect.
+        asked: it was asked, with this message.
         adopted_id: id of the promise, if the run adopted it.
         collector: the join set that it was submitted to, if any.
         done_at: its position among the completions of the run, once it is complete.
@@ -136,6 +138,8 @@ class Call(Waitable):
 
     __slots__ = (
         "adopted_id",
+        "ask",
+        "asked",
         "child",
         "codec",
         "collector",
@@ -149,6 +153,8 @@ class Call(Waitable):
     kind: CallKind
     name: str
     on_cancel: Callable[[int], object]
+    ask: Callable[[int], bool]
+    asked: tuple[Any]
     adopted_id: str
     collector: CallCollector
     done_at: int
@@ -170,11 +176,20 @@ class Call(Waitable):
         return super().remove_done_callback(fn)
 
     def cancel(self, msg: Any = None) -> bool:
-        """Cancel the call: its completion will be ignored."""
+        """Cancel the call: its completion will be ignored. That of a child run comes when that has ended."""
+        ask = getattr(self, "ask", None)
+        if ask is not None and not self.done() and ask(self.child):
+            self.asked = (msg,)
+            return True
         cancelled = super().cancel(msg)
         if cancelled and self.kind == "step":
             self.on_cancel(self.child)
         return cancelled
+
+    def end_asked(self) -> bool:
+        """Be cancelled, if the child run was asked to end; else return false."""
+        asked = getattr(self, "asked", None)
+        return asked is not None and super().cancel(*asked)
 
     @property
     def id(self) -> str:

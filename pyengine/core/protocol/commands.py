@@ -44,6 +44,12 @@ class RunChild(_Tagged, frozen=True, kw_only=True, tag="run", rename={"timeout_m
     abandon: bool = False
 
 
+class CancelChild(_Tagged, frozen=True, kw_only=True, tag="cancel"):
+    """Cancel a child run; its end comes as that of any child. It has no row: to ask twice changes nothing."""
+
+    child: int
+
+
 class StartTimer(_Tagged, frozen=True, kw_only=True, tag="timer", rename={"duration_ms": "duration"}):
     """Start a timer that fires `duration_ms` after the turn that records it.
 
@@ -173,6 +179,7 @@ class Intend(_Tagged, frozen=True, kw_only=True, tag="intent"):
 
 Command: TypeAlias = (
     RunChild
+    | CancelChild
     | StartTimer
     | MakePromise
     | CallRemote
@@ -345,5 +352,7 @@ def deadlines_ms(commands: Iterable[Command]) -> Iterator[int]:
     for command in commands:
         if isinstance(command, StartTimer):
             yield command.duration_ms
+        elif isinstance(command, CancelChild):
+            yield 0  # a tick carries it out
         elif isinstance(command, _WITH_TIMEOUT) and command.timeout_ms is not None:
             yield command.timeout_ms

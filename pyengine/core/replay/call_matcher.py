@@ -42,7 +42,9 @@ from pyengine.core.protocol.journal import SCHEDULING_STEPS, RowType
 from pyengine.core.replay.asks import Asks
 from pyengine.core.replay.call_hashes import HashedCall
 from pyengine.core.replay.call_sequence import NOTHING, CallSequence, Match
+from pyengine.core.replay.child_runs import ChildRuns
 from pyengine.core.replay.completions import read_into
+from pyengine.core.replay.continue_request import ContinueAsNewRequest
 from pyengine.core.replay.extensions import Compensating
 from pyengine.core.replay.history import History, describe_call
 from pyengine.core.replay.join_sets import JoinSet
@@ -50,24 +52,11 @@ from pyengine.core.replay.pending_steps import PendingStep
 from pyengine.core.replay.progress import ProgressSetter
 from pyengine.core.replay.recorded_values import RecordedValues
 from pyengine.core.replay.signal_inbox import SignalInboxes
-from pyengine.core.rules import WAIT_FOR_RULES
+from pyengine.core.rules import CHILDREN_RULES, WAIT_FOR_RULES
 from pyengine.core.values.codec import Codec, TypeCodec, input_hash, type_codec
 from pyengine.errors import Evicted, InvalidRequest, NotAwaitable
 
 _WHOLE_STEPS = frozenset({RowType.STEP_COMPLETED, RowType.STEP_FAILED})
-
-
-class ContinueAsNewRequest(BaseException):
-    """Leaves the workflow that asked to be continued as new; `except Exception` does not catch it.
-
-    Attributes:
-        param: JSON text of the new arguments.
-        version: the version that goes on, if it is another one.
-    """
-
-    def __init__(self, param: str, version: str | None) -> None:
-        super().__init__("the workflow continues as new")
-        self.param, self.version = param, version
 
 
 class CallMatcher:
@@ -88,6 +77,7 @@ class CallMatcher:
         new_steps: numbers of open steps not handed out yet; some may have been cancelled since.
         given_up: numbers of open steps whose calls were cancelled since the last advance.
         asks: its requests to its worker; None if there was none.
+        children: its child runs that end with it; None if there was none.
         compensations: what is undone if the run fails or is cancelled; None if nothing is.
         progress: what its code sets for those who watch it; None if it has set nothing.
     """
@@ -108,6 +98,7 @@ class CallMatcher:
         self.new_steps: list[int] = []
         self.given_up: list[int] = []
         self.asks: Asks | None = None
+        self.children: ChildRuns | None = None
         self.compensations: Compensating | None = None
         self.progress: ProgressSetter | None = None
         self._workflow = workflow
@@ -250,6 +241,9 @@ class CallMatcher:
             call.fail(
                 NotAwaitable(f"run {call.id} was started detached; nothing of this run can wait for it")
             )
+        elif not abandon and match != "discarded" and self.run.rules >= CHILDREN_RULES:
+            self.children = self.children or ChildRuns(sequence)
+            self.children.own(call)
         return call
 
     def make_promise(
@@ -329,7 +323,16 @@ class CallMatcher:
         match: Match = "agrees"
         if row is None or (row.type, row.name or "", row.hash) != (RowType.PROMISE_REGISTERED, name, digest):
             got = describe_call(kind, name, key, digest)
-            match = sequence.match_unrecorded(row, got, lambda: _with_type(command, codec))
+            # whoever answers a promise is held to its type
+            match = sequence.match_unrecorded(
+                row,
+                got,
+                lambda: (
+                    replace(command, param=top_schema(codec.annotation))
+                    if isinstance(command, MakePromise)
+                    else command
+                ),
+            )
         if match == "disagrees":
             return sequence.dead_call(kind, name)
         return sequence.take_call(kind, name, codec, discarded=match == "discarded")
@@ -443,6 +446,11 @@ class CallMatcher:
         if self.open_steps.pop(child, None) is not None:
             self.given_up.append(child)
 
+    def give_steps_up(self) -> None:
+        """Give up every open step: the code has ended."""
+        for child in tuple(self.open_steps):
+            self._give_step_up(child)
+
     def _intent(self, child: int) -> Intend | None:
         """Return the command that a step needs before another row refers to it, if its row is missing."""
         step = self.open_steps.get(child)
@@ -489,12 +497,3 @@ def matcher_within(method: str, instead: str) -> CallMatcher:
     within = within_run(method, instead)
     assert isinstance(within, CallMatcher)
     return within
-
-
-def _with_type(
-    command: MakePromise | CallRemote | AwaitRow | Adopt, codec: TypeCodec
-) -> MakePromise | CallRemote | AwaitRow | Adopt:
-    """Return a command with what whoever answers a promise is held to."""
-    if not isinstance(command, MakePromise):
-        return command
-    return replace(command, param=top_schema(codec.annotation))

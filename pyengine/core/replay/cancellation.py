@@ -88,7 +88,9 @@ class Cancellation:
         main.cancel()
 
     def _can_wake(self) -> bool:
-        """Whether some task is shielded, and something that the code waits for can still complete."""
+        """Whether a child run is ending, or a task is shielded and what the code waits for can complete."""
+        if self._matcher.children is not None and self._matcher.children.are_ending:
+            return True
         if not any(task.shield is not None for task in self._loop.pending_tasks):
             return False
         matcher = self._matcher

@@ -49,7 +49,9 @@ def complete(call: Call, row: Row, codec: Codec) -> None:
     elif kind == RowType.TIMER_FIRED:
         call.set_result(None)
     else:
-        call.fail(_child_error(call, row, codec))
+        error = _child_error(call, row, codec)
+        if not (type(error) is RunCancelled and call.end_asked()):
+            call.fail(error)
 
 
 def read_into(call: Call, row: Row) -> None:

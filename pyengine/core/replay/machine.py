@@ -40,13 +40,14 @@ from pyengine.core.protocol.commands import (
     Suspend,
 )
 from pyengine.core.protocol.journal import Row, RowType
-from pyengine.core.replay import run_log
+from pyengine.core.replay import dead_ends, run_log
 from pyengine.core.replay.advance import Advance, StepCall
 from pyengine.core.replay.asks import Asks
 from pyengine.core.replay.begun_defaults import begun_arguments
-from pyengine.core.replay.call_matcher import CallMatcher, ContinueAsNewRequest
+from pyengine.core.replay.call_matcher import CallMatcher
 from pyengine.core.replay.cancellation import REPEATS_MAX, Cancellation
 from pyengine.core.replay.completions import complete, fire_at_ms
+from pyengine.core.replay.continue_request import ContinueAsNewRequest
 from pyengine.core.replay.divergence import refusal
 from pyengine.core.replay.extensions import NO_SEARCH, UnawaitedCalls
 from pyengine.core.replay.history import History, add_outcomes
@@ -54,7 +55,7 @@ from pyengine.core.rules import GENERATORS_RULES
 from pyengine.core.values.codec import Codec
 from pyengine.core.values.error_access import asked, is_a
 from pyengine.core.values.error_describing import only_error
-from pyengine.errors import DecodeError, EngineError, ForbiddenInWorkflow, NotAwaitable
+from pyengine.errors import DecodeError, EngineError, ForbiddenInWorkflow
 
 # constants, since looking up a member of an enum is slow and each row of a replay needs these
 _CANCEL_REQUESTED = RowType.CANCEL_REQUESTED
@@ -191,7 +192,7 @@ class Replay:
         if self.evicted and not self.finished:
             raise EngineError(f"run {self.run.id}: its coroutine was evicted and cannot be advanced")
         if not self.finished:
-            self._end = end = self._drive()
+            self._end = end = self._after_children()
             if end is not None and isinstance(end, _LAST):
                 self.finished = True
                 self.evict()
@@ -207,16 +208,16 @@ class Replay:
         """
         if not self.evicted:
             self.evicted = True
-            self._sequence.die()
-            try:
-                if self._loop.has_only_main_task:
-                    self._loop.evict()
-                else:
-                    # the loop may close a coroutine outside of its task: there, too, calls must be dead
-                    self._context().run(self._loop.evict)
-            finally:
-                run_log.errors_unhandled(self.run, self._loop.unhandled)
-                self._sequence.calls.clear()
+            self._drop_code()
+
+    def _drop_code(self) -> None:
+        self._sequence.die()
+        try:
+            # the loop may close a coroutine outside of its task: there, too, calls must be dead
+            self._loop.evict() if self._loop.has_only_main_task else self._context().run(self._loop.evict)
+        finally:
+            run_log.errors_unhandled(self.run, self._loop.unhandled)
+            self._sequence.calls.clear()
 
     def lost_signals(self) -> list[tuple[int, str]]:
         """Return number and name of receives whose signals came and were not read by its code."""
@@ -225,6 +226,18 @@ class Replay:
         return [*self._matcher.inboxes.unread(), *late]
 
     # -- driving
+
+    def _after_children(self) -> End | None:
+        """Drive the code; an end of the run is deferred until its child runs have ended."""
+        children = self._matcher.children
+        if children is None or children.deferred is None:
+            end, children = self._drive(), self._matcher.children
+            if end is None or children is None or not children.defer(end):
+                return end
+            self._matcher.give_steps_up()
+            self._drop_code()
+        end = children.end()
+        return self._next_generation(end) if isinstance(end, ContinueAsNew) else end
 
     def _drive(self) -> End | None:
         self._sequence.update_restricted()
@@ -381,8 +394,7 @@ class Replay:
         if main.cancelled():
             if self._sequence.cancellation.requested:
                 return Cancelled()
-            message = f"run {self.run.id}: the workflow cancelled itself (asyncio.CancelledError)"
-            return self._failed(EngineError(message))
+            return self._failed(dead_ends.cancelled_itself(self.run))
         error = main.exception()
         request = only_error(error)
         if type(request) is ContinueAsNewRequest:
@@ -433,18 +445,13 @@ class Replay:
         """Return the failure of code that waits for something else inside a transaction; None if it asks."""
         if self._matcher.asks is None or not self._matcher.asks.stuck:
             return None
-        message = f"run {self.run.id}: transaction {self._sequence.in_transaction} waits for something else"
-        hint = "while it is open nothing else happens in the run: await its statements"
-        return self._failed(NotAwaitable(message, hint=hint))
+        return self._failed(dead_ends.in_transaction(self.run, self._sequence.in_transaction))
 
     def _suspend(self) -> End | None:
         """Return what the coroutine waits for; None while steps are open or a cancelled run cleans up."""
         cancelling = self._sequence.cancellation.applied
         if cancelling and self._cancellation.is_ignored:
-            message = f"run {self.run.id}: the workflow was cancelled {REPEATS_MAX} times and goes on waiting"
-            return self._failed(
-                NotAwaitable(message, hint="let asyncio.CancelledError out; nothing it waits for can come")
-            )
+            return self._failed(dead_ends.cancelled_often(self.run, REPEATS_MAX))
         if self._matcher.open_steps or cancelling:
             return None
         calls, several = self._sequence.calls, self._sequence.unawaited_waits
@@ -453,11 +460,7 @@ class Replay:
             self._unawaited.warn(self.run, calls, self._unread, several, ended=False)
         waiting.update(self._loop.pending_timers)
         if not waiting:
-            stuck = NotAwaitable(
-                f"run {self.run.id}: workflow {self.run.workflow} waits for something that can never happen",
-                hint="nothing is pending that could end it; make locks, events and queues in the workflow",
-            )
-            return self._failed(stuck)
+            return self._failed(dead_ends.nothing_pending(self.run))
         return Suspend(on=tuple(sorted(waiting)), kind=self._sequence.wait_kind(waiting))
 
     # -- what is new
@@ -483,9 +486,8 @@ class Replay:
         return Advance(commands=commands, steps=steps, end=end, given_up=given_up, progress=progress)
 
     def _new_steps(self) -> tuple[StepCall, ...]:
-        matcher = self._matcher
+        matcher, open_steps = self._matcher, self._matcher.open_steps
         new, matcher.new_steps = matcher.new_steps, []
-        open_steps = matcher.open_steps
         in_transaction = matcher.asks is not None and self.in_transaction
         if len(new) == 1 and (child := new[0]) in open_steps and not in_transaction:
             self._handed_out.add(child)

@@ -11,7 +11,7 @@ handler prints nothing else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -131,6 +131,26 @@ def signals_unread(info: RunInfo, unread: Mapping[str, int]) -> None:
     sentence += "a signal" if total == 1 else f"{total} signals"
     sentence += f": {', '.join(names[:_NAMES_MAX])}{more}"
     logger.warning(sentence, extra=_fields(info, "run_signals_unread", signals=dict(unread)))
+
+
+def children_left(info: RunInfo, end: Ending, ids: Sequence[str]) -> None:
+    """Report that a run whose code has ended waits for its child runs, which are cancelled.
+
+    Args:
+        info: the run.
+        end: how its code ended.
+        ids: the child runs; nothing waits for them any more.
+    """
+    names = ", ".join(ids[:_NAMES_MAX]) + (", ..." if len(ids) > _NAMES_MAX else "")
+    runs = "a child run" if len(ids) == 1 else f"{len(ids)} child runs"
+    sentence = f"the code of run {info.id} of {info.workflow} has ended before {runs}, which the run cancels "
+    sentence += f"and waits for: {names}"
+    fields = _fields(info, "run_children_left", children=list(ids[:_NAMES_MAX]), count=len(ids))
+    if isinstance(end, Complete):
+        sentence += "; await them, or start them by ctx.start(..., detached=True)"
+        logger.warning(sentence, extra=fields)
+    else:
+        each_run.info(sentence, extra=fields)
 
 
 def run_halted(info: RunInfo, problem: str | None = None) -> None:

@@ -89,6 +89,8 @@ class ContextStarts:
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> ChildRun[Any]:
         """Start a child run without waiting for it; await the handle for its result.
 
+        The child is cancelled if the await is, and if this run ends before it, unless it is detached.
+
         `ctx.start(ship.bind(order, express=True), queue="depot")` is checked by type checkers however many
         arguments there are.
 
@@ -100,7 +102,7 @@ class ContextStarts:
             queue: queue of the child; the workflow's own or the parent's by default.
             timeout: its deadline; the workflow's own by default.
             detached: this run cannot wait for it, and it outlives this run.
-            on_cancel: "abandon" if the child goes on when this run is cancelled; else it is cancelled too.
+            on_cancel: "abandon" if the child goes on when the await is cancelled, or this run ends before it.
 
         Raises:
             InvalidRequest: the arguments do not fit its signature, or an option is wrong.

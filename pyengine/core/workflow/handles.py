@@ -34,6 +34,12 @@ class DurablePromise(Protocol[T_co]):
 class ChildRun(DurablePromise[T_co], Protocol[T_co]):
     """A child run: the promise of its result, whose id is the run id."""
 
+    def cancel(self) -> bool:
+        """Cancel it, and let awaits of it raise CancelledError once it has ended; false if it has ended.
+
+        One that was started with `on_cancel="abandon"` goes on, and so does a detached one.
+        """
+
 
 if TYPE_CHECKING:
     _LoggerAdapter = logging.LoggerAdapter[logging.Logger]

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, cast
 
 from pyengine.core.definitions.registry import Step, Workflow
-from pyengine.core.loop.event_loop import DeterministicLoop
 from pyengine.core.loop.shield import ShieldScope
 from pyengine.core.replay.call_matcher import CallMatcher
 from pyengine.core.values.error_access import class_name
@@ -32,11 +31,11 @@ class Compensations:
     """The compensations of one run.
 
     Args:
-        loop: its event loop.
+        matcher: its calls.
     """
 
-    def __init__(self, loop: DeterministicLoop) -> None:
-        self._loop = loop
+    def __init__(self, matcher: CallMatcher) -> None:
+        self._matcher = matcher
         self._stack: list[tuple[Callable[..., Awaitable[Any]], tuple[Any, ...], dict[str, Any]]] = []
 
     def add(
@@ -73,8 +72,7 @@ class Compensations:
         # what the shield defers is raised when it is left; the run ends anyway
         with contextlib.suppress(asyncio.CancelledError):
             async with ShieldScope(None):
-                if left:
-                    await self._end_tasks()
+                await self._end_work(left=left)
                 while self._stack:
                     undo, args, kwargs = self._stack.pop()
                     try:
@@ -85,20 +83,26 @@ class Compensations:
             raise CompensationFailed(_message(error, failed)) from error
         raise error
 
-    async def _end_tasks(self) -> None:
-        """Cancel the tasks that the code has left behind: nothing may go forward while it is undone."""
+    async def _end_work(self, *, left: bool) -> None:
+        """Cancel the tasks and child runs that the code has left behind, and wait for their end: nothing may
+        go forward while it is undone.
+        """
         current = asyncio.current_task()
-        left = [task for task in self._loop.pending_tasks if task is not current]
-        for task in left:
+        tasks = [one for one in self._matcher.loop.pending_tasks if left and one is not current]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # after the tasks: their own clean-up may wait for child runs
+        children = self._matcher.children
+        if children is not None:
+            await asyncio.gather(*children.end_all(), return_exceptions=True)
 
 
 def compensations_of(matcher: CallMatcher) -> Compensations:
     """Return the compensations of a run, which are made at their first use."""
     found = matcher.compensations
     if not isinstance(found, Compensations):
-        found = matcher.compensations = Compensations(matcher.loop)
+        found = matcher.compensations = Compensations(matcher)
     return found
 
 

@@ -21,6 +21,7 @@ from pyengine.core.protocol.commands import (
     Adopt,
     AwaitRow,
     CallRemote,
+    CancelChild,
     Captured,
     Command,
     Complete,
@@ -152,6 +153,7 @@ class MemoryRun:
         self.blocked: Suspend | None = None
         self.late_request: Cancel | None = None
         self.cold_waits = 0
+        self.keeps_children = False
         self.warm = self.replay()
         self.warm.load(self.rows)
         self.moves = Advance()
@@ -235,6 +237,8 @@ class MemoryRun:
         """What the database answers a command at once: a buffered signal; that there is no such promise."""
         if isinstance(command, Receive):
             return self._deliver(command.name)
+        if isinstance(command, CancelChild):
+            return self._end_child(command.child)
         if not isinstance(command, Adopt) or not command.name.startswith("missing"):
             return None
         del self.open[command.child]
@@ -257,10 +261,12 @@ class MemoryRun:
 
     def _command_row(self, command: Command) -> Row | None:
         seq = self.next_seq
-        if not isinstance(command, Submit | Take):
+        if not isinstance(command, Submit | Take | CancelChild):
             taken = {row.child for row in self.rows if row.type in ALLOCATING}
             assert command.child not in taken, f"number {command.child} is taken"
         match command:
+            case CancelChild():
+                return None
             case RunChild():
                 return Row(seq, RowType.CHILD_RUN_SCHEDULED, command.child, None, command.name, command.hash)
             case StartTimer():
@@ -333,12 +339,23 @@ class MemoryRun:
         self.rows.append(row)
         return row
 
-    def _ask(self, asked: Cancel) -> Row:
+    def _ask(self, asked: Cancel) -> list[Row]:
         row = Row(self.next_seq, RowType.CANCEL_REQUESTED, data=json.dumps({"reason": asked.reason}))
         self.rows.append(row)
         self.cancelling = True
         self.blocked = None
-        return row
+        if self.keeps_children:
+            return [row]
+        children = [n for n, one in self.open.items() if isinstance(one, RunChild) and not one.abandon]
+        return [row, *(ended for n in children if (ended := self._end_child(n)) is not None)]
+
+    def _end_child(self, child: int) -> Row | None:
+        """End a child run that is cancelled, as the database does with one that no worker has begun."""
+        if self.keeps_children or self.open.pop(child, None) is None:
+            return None
+        error = json.dumps({"type": "Cancelled", "kind": "Cancelled", "message": "cancelled"})
+        self.rows.append(Row(self.next_seq, RowType.CHILD_SETTLED, child, 1, None, None, error))
+        return self.rows[-1]
 
     def complete(self, child: int, value: Any = None, *, error: BaseException | str | None = None) -> Advance:
         """Complete one child, append its row, and advance."""
@@ -360,11 +377,13 @@ class MemoryRun:
         """Let things happen before one report: first what others do, then own steps; and advance."""
         tail: list[Row] = []
         outcomes: list[StepOutcome] = []
-        mine = [one for one in events if isinstance(one, Done) and isinstance(self.open[one.child], StepCall)]
+        mine = [
+            one for one in events if isinstance(one, Done) and isinstance(self.open.get(one.child), StepCall)
+        ]
         asked = any(isinstance(one, Cancel) for one in events)
         for event in [one for one in events if one not in mine] + ([] if asked else mine):
             if isinstance(event, Cancel):
-                tail.append(self._ask(event))
+                tail.extend(self._ask(event))
             elif isinstance(event, SignalSent):
                 tail.extend(self._send(event))
             else:
@@ -401,7 +420,9 @@ class MemoryRun:
 
     def _complete(self, done: Done, tail: list[Row], outcomes: list[StepOutcome]) -> None:
         child, error = done.child, done.error
-        call = self.open.pop(child)
+        call = self.open.pop(child, None)
+        if call is None:
+            return  # a child run that was cancelled in the same turn
         text = json.dumps(done.value)
         if error is not None:
             text = error if isinstance(error, str) else self.codec.encode_error(error)

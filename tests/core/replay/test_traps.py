@@ -16,7 +16,7 @@ import pytest
 
 from pyengine.context import ctx
 from pyengine.core.definitions.current_run import StepInfo, current_step
-from pyengine.core.protocol.commands import Complete, Suspend
+from pyengine.core.protocol.commands import CancelChild, Complete, Suspend
 from pyengine.core.protocol.journal import Row, RowType
 from pyengine.core.values.codec import Codec
 from pyengine.errors import EngineError, Evicted, ForbiddenInWorkflow, InvalidRequest, NotAwaitable
@@ -323,9 +323,10 @@ def test_timeout_around_gather_cancels_all() -> None:
     run.complete(2, "one")
     run.complete(1)
     assert run.end == Suspend(on=(0, 4, 5), kind="any")
+    assert [one for one in run.commands if isinstance(one, CancelChild)] == [CancelChild(child=3)]
     run.complete(4)
     assert run.end == Suspend(on=(0,), kind="single")
-    run.complete_all([(3, "late", None), (5, "late", None), (0, 7, None)])
+    run.complete_all([(5, "late", None), (0, 7, None)])
     assert run.value == [7] and run.cold().end == run.end
 
 

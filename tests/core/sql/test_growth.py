@@ -61,7 +61,7 @@ FEW = {
     "_retention",
     *("_workers", "_idle_workers", "_workflows", "_hints", "_schedules", "_schedule_instants", "_services"),
     *("_watches", "_buckets"),
-    *("_adapters", "_routes", "_published", "_code_waits"),
+    *("_adapters", "_routes", "_published", "_code_waits", "_cancellations"),
     *("settings", "migrations", "_logic", "_site"),
 }
 """Tables with a row for each thing that somebody has set up, or that waits for its code."""

@@ -345,6 +345,11 @@ LAWS: dict[str, Break] = {
     "setting_is_of_its_kind": Break("update durable.settings set value = 'soon' where name = 'max_crashes'"),
     "schedule_can_be_evaluated": Break(S.format("timezone = 'Mars'")),
     "schedule_polls_while_an_instant_is_buffered": Break(S.format("poll_at = next_run_at")),
+    "no_child_outlives_its_parent": Break(
+        "update durable._executions set rules = 4 where id = 'e'; "
+        + T.format("owner = (select head from durable._promises where id = 'e')", "r.3"),
+        also="task_owner_is_promise_owner",
+    ),
     "fork_has_its_run": Break(
         "insert into durable._forks (at, id, origin_id, origin, seq, by) values (1, 'gone', 'r', 1, 1, 'me')"
     ),

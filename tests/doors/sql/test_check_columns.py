@@ -150,6 +150,7 @@ FREE = {
 OUTSIDE = {
     "_adapters": "who serves which adapter: a worker says it again and again",
     "_buckets": "the partitions that were made: durable.health names what is missing",
+    "_cancellations": "child runs that are to be cancelled: looked at by each tick",
     "_closures": "its law has its hand in tests/features/calls/test_object_laws.py",
     "_code_waits": "runs that wait for code: looked at again by each tick",
     "_hints": "not logged: when a channel was notified last",

@@ -272,6 +272,16 @@ end
 $$;
 comment on function durable._try_lock_schedule(text) is 'Locks and answers a schedule; null if it is locked, or not there.';
 
+create or replace function durable._try_lock_cancellations(p_limit integer)
+returns bigint[] language plpgsql volatile
+as $$
+begin
+  return array(select c.number from durable._cancellations c order by c.number limit p_limit for update skip locked);
+end
+$$;
+comment on function durable._try_lock_cancellations(integer) is
+  'Requests to cancel child runs, the oldest first. Before all other classes; whoever writes one waits for none.';
+
 create or replace function durable._try_lock_code_waits(p_ids text[])
 returns text[] language plpgsql volatile
 as $$

@@ -171,7 +171,7 @@ declare
   v_ids text[];
   v_heads bigint[];
   v_owned boolean;
-  v_cancelled boolean;
+  v_stopped boolean;
   v_at bigint;
   v_awaited boolean;
   v_listened boolean;
@@ -185,8 +185,8 @@ begin
     return '{}';
   end if;
   select array_agg(s.id), array_agg(s.head) filter (where s.head is not null), bool_or(s.execution is not null),
-         bool_or(s.state = 'rejected_canceled'), greatest(p_now, max(s.settled_at))
-  into v_ids, v_heads, v_owned, v_cancelled, v_at from unnest(v_settled) s;
+         bool_or(s.state in ('rejected_canceled', 'rejected_timedout')), greatest(p_now, max(s.settled_at))
+  into v_ids, v_heads, v_owned, v_stopped, v_at from unnest(v_settled) s;
   delete from durable._tasks t where t.id = any (v_ids);
   select exists (select from durable._callbacks c where c.awaited_id = any (v_ids)),
          exists (select from durable._listeners l where l.awaited_id = any (v_ids)),
@@ -197,9 +197,7 @@ begin
   if v_waits then
     perform durable._end_waits(v_ids, v_heads);
   end if;
-  if v_cancelled then
-    v_events := v_events || durable._request_events(v_settled);
-  end if;
+  v_events := v_events || case when v_stopped then durable._request_events(v_settled) end;
   if v_owned then
     select v_events || e.events, e.at into v_events, v_at from durable._owner_events(v_settled, v_at) e;
   end if;
@@ -216,10 +214,12 @@ begin
     v_events := v_events || array(select row(r.execution, 'execution_resumed', null, null, null, null, null)::durable._event
                                   from unnest(v_resumed) as r (execution));
   end if;
-  v_events := v_events || case when v_heads is not null then durable._end_events(v_settled) end;
-  perform durable._append(v_events, v_at, p_last <> '{}');
+  perform durable._append(v_events || case when v_heads <> '{}' then durable._end_events(v_settled) end, v_at, p_last <> '{}');
+  if v_stopped then
+    perform durable._end_children(v_heads);
+  end if;
   return v_queues;
 end
 $$;
 comment on function durable._settle(text[], text[], jsonb[], text[], bigint, text[], integer[], durable._event[]) is
-  'Settles promises whose locks (_lock_settlement) the caller holds: ends their tasks and waits for rows, notifies listeners, resumes awaiters, writes all journals. p_versions: as of _settle_rows. p_last: rows before the last ones of some journals, results of steps that workers report, also for runs that clean up. Linear: it settles no other promise. Returns the queues that got ready tasks.';
+  'Settles promises whose locks (_lock_settlement) the caller holds: ends their tasks and waits for rows, notifies listeners, resumes awaiters, writes all journals, and asks the child runs to end that are left by runs which end without their code. p_versions: as of _settle_rows. p_last: rows before the last ones of some journals, results of steps that workers report, also for runs that clean up. Linear: it settles no other promise. Returns the queues that got ready tasks.';

@@ -92,6 +92,23 @@ end
 $$;
 comment on function durable._cancel_at_once(text[], text, bigint) is 'Ends runs as cancelled; their workers are fenced.';
 
+create or replace function durable._graces(p_heads bigint[], p_grace_ms bigint)
+returns table (execution bigint, grace_ms bigint) language sql stable
+as $$
+  with recursive family as materialized (
+    select h.execution, p.execution as owner, h.rules from durable._executions h
+    join durable._promises p on p.id = any (array[h.id]) where h.execution = any (p_heads)
+  ), level (execution, depth) as (
+    select f.execution, 0 from family f
+    where f.owner is null or f.rules < 4 or not exists (select from family o where o.execution = f.owner)
+    union all
+    select f.execution, l.depth + 1 from level l join family f on f.owner = l.execution and f.rules >= 4
+  )
+  select l.execution, (p_grace_ms * ((l.depth + 2) / (2.0 * l.depth + 2)))::bigint from level l
+$$;
+comment on function durable._graces(bigint[], bigint) is
+  'The grace of each run of a family that is cancelled: 1, 3/4, 4/6, 5/8 of it by levels, at least half. A parent waits for its child runs, and what they leave of its grace is for its own clean-up.';
+
 create or replace function durable._request_cancel(p_ids text[], p_reason text, p_grace_ms bigint, p_now bigint)
 returns text[] language plpgsql volatile
 as $$
@@ -106,8 +123,9 @@ begin
   perform durable._append(array(
     select row(e, 'cancel_requested', null, null, null, null, '{"reason": ' || coalesce(p_reason, 'null') || '}')::durable._event
     from unnest(v_heads) e), p_now);
-  update durable._executions h set cancel_until = durable._later(p_now, p_grace_ms), problem = null
-  where h.execution = any (v_heads);
+  update durable._executions h set cancel_until = durable._later(p_now, g.grace_ms), problem = null
+  from durable._graces(v_heads, p_grace_ms) g
+  where h.execution = any (array[g.execution]);
   with woken as (
     update durable._tasks t set state = 'pending', retry_at = p_now, prefer_until = durable._prefer_until(t.preference, p_now)
     where t.id = any (p_ids) and t.execution = any (v_heads) and t.state is distinct from 'acquired'

@@ -265,7 +265,7 @@ as $$
   end
 $$;
 comment on function durable._command_type(text) is
-  'Row type of a command; null for a receive, whose row comes with the signal.';
+  'Row type of a command; null for a receive, whose row comes with the signal, and for cancel, whose row is in the journal of the child run.';
 
 create or replace function durable._check_reports(p_batch durable._turn_batch, p_size integer)
 returns void language plpgsql stable
@@ -290,7 +290,7 @@ begin
   if p_batch.has_commands then
     v_unknown := coalesce(v_unknown, (
       select format('a command %L', a."do") from unnest(p_batch.reports) b cross join lateral unnest(b.commands) a
-      where durable._command_type(a."do") is null and a."do" is distinct from 'receive' limit 1));
+      where durable._command_type(a."do") is null and coalesce(a."do" not in ('receive', 'cancel'), true) limit 1));
   end if;
   if v_unknown is not null then
     perform durable._fail_invalid(format('There is no such thing as %s in a report.', v_unknown),
@@ -351,7 +351,7 @@ begin
       from unnest(p_reports) b
       join durable._executions h on h.execution = any (array[case when b.commands <> '{}' then b.execution end])
       cross join lateral unnest(b.commands) a
-      where a."do" not in ('submit', 'take')
+      where a."do" not in ('submit', 'take', 'cancel')
       union all
       select distinct b.execution, f.child, h.next_child, h.reserved
       from unnest(p_reports) b

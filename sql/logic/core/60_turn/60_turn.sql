@@ -139,9 +139,12 @@ declare
   v_answered bigint[];
 begin
   if not exists (select from unnest(p_reports) b cross join lateral unnest(b.commands) a
-                 where a."do" in ('receive', 'adopt', 'until')) then
+                 where a."do" in ('receive', 'adopt', 'until', 'cancel')) then
     return p_reports;
   end if;
+  perform durable._ask_to_cancel(
+    array(select b.id || '.' || a.child from unnest(p_reports) b cross join lateral unnest(b.commands) a
+          where b.verdict = 'ok' and a."do" = 'cancel' order by b.id, a.child), '"cancelled by its parent"');
   v_answered := durable._adopt(p_reports, p_adopted, p_now) || durable._receive_buffered(p_reports, p_now)
             || durable._begin_waits(p_reports, p_now);
   return array(
@@ -150,7 +153,7 @@ begin
 end
 $$;
 comment on function durable._answer_commands(durable._run_report[], text[], bigint) is
-  'Answers commands that need no wait: receives with a buffered signal, adoptions of promises that are settled or cannot be awaited. A run with such an answer does not suspend; the rows are in its tail.';
+  'Answers commands that need no wait: child runs that are to be cancelled, receives with a buffered signal, adoptions of promises that are settled or cannot be awaited. A run with such an answer does not suspend; the rows are in its tail.';
 
 create or replace function durable._write_turn(
   p_batch durable._turn_batch, p_texts text[], p_worker text, p_now bigint, out reports durable._run_report[], out queues text[])
@@ -182,6 +185,9 @@ begin
     reports := durable._answer_commands(reports, p_batch.adopts, p_now);
   end if;
   queues := queues || durable._end_reports(reports, v_endings, p_texts, p_now);
+  if 'refuse' = any (p_batch.endings) then
+    perform durable._end_children(array(select b.execution from unnest(reports) b where b.verdict = 'ok'));
+  end if;
   if p_batch.progress <> '{}' then
     perform durable._report_progress(p_batch.progress, reports, p_now);
   end if;

@@ -290,6 +290,7 @@ declare
   v_settled record;
   v_leases record;
   v_offered record;
+  v_children record;
   v_locked text[];
   v_queues text[];
   v_now bigint := durable._now_ms();
@@ -310,17 +311,18 @@ begin
   select * into v_settled from durable._settle_due(v_now, v_limit) s;
   select * into v_leases from durable._sweep_expired_leases(v_now, v_limit) l;
   select * into v_offered from durable._offer_to_their_code(v_now, v_limit) o;
-  v_queues := v_settled.queues || v_leases.queues || v_offered.queues;
-  v_locked := v_settled.locked || v_leases.locked || v_offered.locked
+  select * into v_children from durable._cancel_children(v_limit) c;
+  v_queues := v_settled.queues || v_leases.queues || v_offered.queues || v_children.queues;
+  v_locked := v_settled.locked || v_leases.locked || v_offered.locked || v_children.locked
               || case when p_schedules then durable._left_schedules(v_now) end;
   v_now := durable._now_ms();
-  return jsonb_build_object('promises', v_settled.ended, 'leases', v_leases.lost, 'schedules', 0,
+  return jsonb_build_object('promises', v_settled.ended + v_children.asked, 'leases', v_leases.lost, 'schedules', 0,
     'next_due_ms', durable._due_in(v_now, case when v_locked <> '{}' then v_now + 1 else 0 end), 'locked', v_locked,
-    'more', v_settled.full_batch or v_leases.lost = v_limit
+    'more', v_settled.full_batch or v_children.full_batch or v_leases.lost = v_limit
       or exists (select from durable._schedules s where not p_schedules and s.next_run_at <= v_now),
     'hints', to_jsonb(array(select distinct q from unnest(v_queues) q)),
     'gone_in_ms', durable._gone_in(v_now), 'warning', durable._record_timeline(v_now), 'problem', durable._ensure_partitions(v_now));
 end
 $$ set lock_timeout = '1s';
 comment on function durable.tick_v1(integer, boolean) is
-  'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, taking lost leases, and letting halted runs go on whose code is back, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ms until a worker that was found missing counts as gone, the ids that other sessions have locked, for which work was left out, a problem of its own, and a warning. In a copy that was not adopted it does nothing, and its problem says so.';
+  'One round of a tick, the first of these that is due: firing schedules (p_schedules: a caller that has just fired some, or tested waits, passes false, so that neither delays the other); testing waits for rows; settling promises that are due or whose waits for rows have a result, ending cancelled runs whose grace is over, taking lost leases, cancelling child runs whose parents have left them, and letting halted runs go on whose code is back, at most p_limit of each. Answers what it did, the ms until something is due, whether to call it again, the ms until a worker that was found missing counts as gone, the ids that other sessions have locked, for which work was left out, a problem of its own, and a warning. In a copy that was not adopted it does nothing, and its problem says so.';

@@ -169,6 +169,22 @@ $$;
 comment on function durable._check_tasks(text[], text[]) is
   'Laws of tasks and leases. A run that waits for a signal is resumed by the signal: its receive takes the place of a callback.';
 
+create or replace function durable._check_children_left(p_from text[], p_to text[])
+returns table (law text, id text, detail text) language sql stable
+as $$
+  select 'no_child_outlives_its_parent', t.id, format('%s is %s, and %s has ended', t.id, h.status, o.id)
+  from unnest(p_from, p_to) as s (first, beyond)
+  cross join lateral (select x.* from durable._tasks x
+                      where x.id >= s.first and x.id < s.beyond and x.owner is not null offset 0) t
+  join durable._executions h on h.execution = any (array[t.execution])
+  join durable._executions o on o.execution = any (array[t.owner])
+  join durable._promises p on p.id = any (array[o.id]) and p.head = o.execution and p.state <> 'pending'
+  where o.rules >= 4 and h.abandoned is not true and h.status <> 'cancelling'
+    and (select count(*) from durable._cancellations c where c.id = t.id) = 0
+$$;
+comment on function durable._check_children_left(text[], text[]) is
+  'Under rules 4 and newer no child run goes on after its parent has ended, except those that were started to outlive it; one is being cancelled, or is to be. Children of earlier generations are not meant.';
+
 create or replace function durable._check_resumes(p_from text[], p_to text[])
 returns table (law text, id text, detail text) language sql stable
 as $$
@@ -510,6 +526,7 @@ as $$
   union all select x.* from durable._check_tags(p_from, p_to) x
   union all select x.* from durable._check_ties(p_from, p_to) x
   union all select x.* from durable._check_tasks(p_from, p_to) x
+  union all select x.* from durable._check_children_left(p_from, p_to) x
   union all select x.* from durable._check_resumes(p_from, p_to) x
   union all select x.* from durable._check_waiters(p_from, p_to) x
   union all select x.* from durable._check_addresses(p_from, p_to) x
