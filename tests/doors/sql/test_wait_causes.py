@@ -264,9 +264,10 @@ def test_a_task_that_nothing_resumes(conn: Connection, clock: Clock) -> None:
 def test_many_waits_are_cut_short(conn: Connection, clock: Clock) -> None:
     """Ten waits of a run are answered, those first that do not run, and how many more there are."""
     many(conn, clock)
-    claim(conn, "W", "kids")
+    runs = claim(conn, "W", "kids").id
     answer = why(conn)
-    assert [id_ for depth, id_, _, _ in answer if depth == 1] == [f"r.{number}" for number in range(1, 11)]
+    others = [f"r.{number}" for number in range(12) if f"r.{number}" != runs]
+    assert [id_ for depth, id_, _, _ in answer if depth == 1] == others[:10]
     assert answer[-1] == (0, "r", "more", "waits for 2 more")
     assert why(conn, at_most=3) == answer[:3]
 

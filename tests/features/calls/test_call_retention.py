@@ -251,6 +251,22 @@ def test_claims_end(scene: Scene, clock: Clock) -> None:
     assert scene.count("_promises where id like 'claim:%'") == 2
 
 
+def test_a_claim_that_was_settled_by_hand_ends(scene: Scene, clock: Clock) -> None:
+    """Its promise is removed like others, no law is broken then, and the claim follows."""
+    key = bytes(32)
+    scene.one("select durable.claim_acquire(%s, 'o', 1000)", key)
+    scene.conn.execute("select durable.reject(%s, '1')", ("claim:" + key.hex(),))
+    assert scene.one("select state from durable.claims") == "settled"
+    clock.advance(DAY)
+    scene.conn.execute("select durable.purge('1 hour')")
+    assert scene.count("_promises where id like 'claim:%'") == 0 and scene.count("_claims") == 1
+    assert scene.all("select * from durable.check()") == []
+    sweep(scene, clock)
+    assert scene.count("_claims") == 0
+    claim = "select durable.claim_acquire(%s, 'o', 1000)"
+    assert refusal(scene.conn, scene.one, claim, key).startswith("WF003")
+
+
 def test_snapshots_go_after_a_day(scene: Scene, clock: Clock) -> None:
     """One that an attempt reads stays until that has ended."""
     refs = [scene.one("select ref from durable.snapshot_create('s')") for _ in range(2)]

@@ -246,7 +246,7 @@ begin
   where c.execution_key = any (v_ended) and c.outcome is null and c.created_at < p_before and t.state <> 'acquired';
   delete from durable._claims c where c.execution_key = any (array(
     select x.execution_key from durable._claims x
-    where x.execution_key = any (v_ended) and x.outcome is not null
+    where x.execution_key = any (v_ended)
       and (select count(*) from durable._promises p where p.id = durable._claim_promise(x.execution_key)) = 0
     for update skip locked));
   removed := (select count(*) from unnest(v_keys) k
@@ -254,7 +254,7 @@ begin
 end
 $$;
 comment on function durable._purge_claims(text, integer, bigint, bigint) is
-  'Stage 6: claims without a running attempt: settled ones whose promise was removed, and those from before an instant (null: none) that nobody owns.';
+  'Stage 6: claims without a running attempt: those whose promise was removed, and those from before an instant (null: none) that nobody owns.';
 
 create or replace function durable._purge_calls(
   p_before bigint, p_place jsonb, p_limit integer, out removed integer, out more jsonb)

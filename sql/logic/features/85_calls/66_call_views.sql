@@ -62,7 +62,8 @@ comment on view durable.calls is
 
 create or replace view durable.claims as
 select durable._hex(c.execution_key) as execution_key,
-       case when c.outcome is not null then 'settled' when t.state = 'acquired' then 'owned' else 'free' end as state,
+       case when c.outcome is not null or t.id is null then 'settled'
+            when t.state = 'acquired' then 'owned' else 'free' end as state,
        t.pid as owner, t.version, durable._at(t.expires_at) as lease_until, c.backend, c.job_id as job, c.submit_token,
        c.takeovers, c.empty_polls, c.outcome, durable._hex(c.dag_id) as dag, durable._at(c.created_at) as created_at
 from durable._claims c left join durable._tasks t on t.id = durable._claim_promise(c.execution_key);

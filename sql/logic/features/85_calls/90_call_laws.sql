@@ -213,8 +213,9 @@ as $$
   left join durable._promises p on p.id = any (array[durable._claim_promise(c.execution_key)])
   cross join lateral (values
     ('I19 claim_job_is_recorded_whole', (c.backend is null) <> (c.job_id is null)),
-    ('I19 claim_has_its_promise', p.id is null and c.outcome is null),
-    -- one that people settle by hand has no outcome
+    -- one that people settle by hand has no outcome, and may be removed before its claim
+    ('I19 claim_has_its_promise', p.id is null and c.outcome is null and not exists (
+      select from durable._removed r where r.id = any (array[durable._claim_promise(c.execution_key)]))),
     ('I20 claim_outcome_is_in_its_promise', c.outcome is not null and p.state is not null and (p.state <> 'resolved'
       or p.value_data is distinct from jsonb_build_object('outcome', c.outcome, 'dag', encode(c.dag_id, 'hex'))::text)),
     ('claim_was_made_in_the_past', c.created_at > durable._latest(durable._now_ms())),
