@@ -397,7 +397,7 @@ SOUND = {
         "begin null; exception when others then raise; end", name="rpc", **PLPGSQL
     ),
     "debug/10_clock": function("select clock_timestamp()", name="_now"),
-    "logic/core/15_pauses": function("select least(2 ^ p_a, 9)", name="_grown_ms"),
+    "logic/core/15_backoff": function("select least(2 ^ p_a, 9)", name="_backoff_ms"),
     "logic/core/16_shift": function("select (p_a << 32) + 2 ^ 3", name="_shift"),
     "logic/core/72_wait": procedure(
         "loop select l.state, 'a <> b' into state, b from durable._poll_result($1, b) l; commit;\n"

@@ -41,7 +41,7 @@ from pyengine.core.database.statements.procedures import HINT, RESULTS, SESSION,
 from pyengine.core.database.statements.sessions import BEGIN, CLIENT_SETTINGS, IS_ODD, SETTINGS_WITHIN
 from pyengine.core.passwords import hidden
 from pyengine.core.process import clock
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.core.servers import Servers, libpq_url
 from pyengine.errors import EngineError, InvalidRequest, Unavailable
 
@@ -173,7 +173,7 @@ class PsycopgTransport(Transport):
         trouble = FailureLog(logger, f"waiting for run {id}")
         polls = 0
         while True:
-            pause_s, polls = grown(_POLL_FIRST_S, _POLL_LONGEST_S, polls, _POLL_GROWTH), polls + 1
+            pause_s, polls = backoff_pause(_POLL_FIRST_S, _POLL_LONGEST_S, polls, _POLL_GROWTH), polls + 1
             try:
                 rows = await self.rows(RESULTS, [id])
                 if rows:

@@ -56,7 +56,7 @@ from pyengine.core.database.statements.procedures import (
 from pyengine.core.database.statements.time_limits import LIMIT_S, limit_s
 from pyengine.core.passwords import hidden
 from pyengine.core.process import clock
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.core.process.own_threads import in_a_thread, resolve_in_threads
 from pyengine.core.servers import Servers, is_standby
 from pyengine.errors import EmbeddedPostgresError, EngineError, InvalidRequest, Unavailable
@@ -79,7 +79,7 @@ class NoConnection(Unavailable):
 
 def backoff_s(failures: int) -> float:
     """Return the seconds to wait after so many failures in a row: 50 ms, doubled each time, at most 5 s."""
-    return grown(_BACKOFF_S, _BACKOFF_MAX_S, failures) * (0.5 + random.random() / 2)
+    return backoff_pause(_BACKOFF_S, _BACKOFF_MAX_S, failures) * (0.5 + random.random() / 2)
 
 
 def mapped(error: BaseException, where: str) -> EngineError:

@@ -12,7 +12,7 @@ import random
 from math import inf
 from typing import Literal, TypeAlias
 
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 
 Channel: TypeAlias = Literal["durable_ready", "durable_settled", "durable_progress"]
 
@@ -73,7 +73,7 @@ class PollSchedule:
         if self._steps < len(_AFTER_HINT_S):
             pause = _AFTER_HINT_S[self._steps]
         else:
-            pause = grown(1.0, self._longest_s, self._steps - len(_AFTER_HINT_S))
+            pause = backoff_pause(1.0, self._longest_s, self._steps - len(_AFTER_HINT_S))
             pause *= 0.8 + 0.2 * random.random()
         self.at = now + pause
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.core.rules import PAST_TIMES_RULES, RULES
 from pyengine.core.values.error_access import (
     asked,
@@ -247,7 +247,7 @@ class Retry:
         ceiling = parse_duration(self.max_delay)
         if after is not None:
             return min(after, max(ceiling, _RETRY_AFTER_MAX_MS))
-        delay = grown(parse_duration(self.initial), ceiling, failures - 1, self.backoff)
+        delay = backoff_pause(parse_duration(self.initial), ceiling, failures - 1, self.backoff)
         return round(delay * (1 - self.jitter * randomness.random()))
 
     def pauses(self, failures: int) -> bool:

@@ -1,9 +1,9 @@
 """The one place where a pause grows.
 
-Lives here: `grown`, from which every back-off and poll schedule has its pauses. May not: clocks, waiting,
-jitter. Design: a counter of failures or of empty rounds grows for as long as nothing happens, and a power of
-it overflows a float one quiet night. So the power is computed only where it is below the ceiling; elsewhere
-there is none with a variable exponent (`tests/style/test_growth.py`). In SQL it is `durable._grown_ms`.
+Lives here: `backoff_pause`, from which every back-off and poll schedule has its pauses. May not: clocks,
+waiting, jitter. Design: a counter of failures or of empty rounds grows for as long as nothing happens, and a
+power of it overflows a float one quiet night. So the power is computed only below the ceiling; elsewhere
+there is none with a variable exponent (`tests/style/test_growth.py`). In SQL it is `durable._backoff_ms`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 
-def grown(first: float, longest: float, times: int, factor: float = 2.0) -> float:
+def backoff_pause(first: float, longest: float, times: int, factor: float = 2.0) -> float:
     """Return a pause that has grown a number of times: `first * factor ** times`, at most `longest`.
 
     Args:

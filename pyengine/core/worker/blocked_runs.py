@@ -21,7 +21,7 @@ import msgspec
 from pyengine.core.database.pool import ConnectionPool
 from pyengine.core.database.statements.procedures import BLOCKED
 from pyengine.core.definitions.retry import Randomness
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.errors import EngineError
 
 logger = logging.getLogger("pyengine.blocked")
@@ -39,7 +39,7 @@ _VALUE = re.compile(r"'|\$(?!\d)|(?<![\w$])[-+]?\.?\d|--|/\*")
 
 def pause_s(tries: int) -> float:
     """Return how long to leave out what has been found locked so many times in a row."""
-    return grown(_PAUSE_S, _PAUSE_MAX_S, tries - 1)
+    return backoff_pause(_PAUSE_S, _PAUSE_MAX_S, tries - 1)
 
 
 def resend_pause_s(tries: int, randomness: Randomness) -> float:

@@ -20,7 +20,7 @@ from pyengine.core.database.pool import ConnectionPool
 from pyengine.core.database.statements.procedures import IDLE
 from pyengine.core.process import clock
 from pyengine.core.process.background import Background
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.core.worker.turn_sender import Identity
 from pyengine.errors import EngineError
 
@@ -94,7 +94,7 @@ class Handoff:
             self._renew_later(self._used_before)
         elif now_s >= self._row_at_s and self._registering is None and not self._ended:
             self._vain += 1
-            self._row_at_s = now_s + grown(_AFTER_S, _AFTER_MAX_S, self._vain)
+            self._row_at_s = now_s + backoff_pause(_AFTER_S, _AFTER_MAX_S, self._vain)
             self._registering = self._background.start(self._send(_FOR_MS))
 
     def used(self) -> None:
@@ -168,7 +168,7 @@ class Handoff:
         """It is not present yet, mostly, or its listener is not connected."""
         if self._idle and not self._ended:
             self._vain += 1
-            pause_s = grown(_AFTER_S, _AFTER_MAX_S, self._vain, factor=4)
+            pause_s = backoff_pause(_AFTER_S, _AFTER_MAX_S, self._vain, factor=4)
             self._handle = clock.call_later(pause_s, self._register)
 
     async def _send(self, for_ms: int) -> None:

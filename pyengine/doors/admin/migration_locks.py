@@ -22,7 +22,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from pyengine.core.process import clock
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.core.sources import SCHEMA
 from pyengine.doors.admin.logic import split
 from pyengine.doors.admin.migration_parts import LOCK_TIMEOUT_MS, Part, Segment
@@ -159,13 +159,13 @@ class Patience:
             raise self._over(waiting) from error
         if self._tell is not None:
             self._tell(waiting)
-        longest = grown(_PAUSE_S, _PAUSE_MAX_S, self._failures)
+        longest = backoff_pause(_PAUSE_S, _PAUSE_MAX_S, self._failures)
         clock.pause(random.uniform(longest / 2, longest))
 
     def _take_locks(self, conn: Connection, part: Part, longest_s: float) -> None:
         """Execute what takes locks, statement by statement; each may wait for what is left of the time."""
         first_s = min(LOCK_TIMEOUT_MS / 1000, longest_s)
-        until = clock.monotonic() + grown(first_s, longest_s, self._failures, _GROWTH)
+        until = clock.monotonic() + backoff_pause(first_s, longest_s, self._failures, _GROWTH)
         for segment in part.segments[part.ahead :]:
             for text, line in split(segment.text):
                 left_ms = max(_LEAST_MS, int((until - clock.monotonic()) * 1000))

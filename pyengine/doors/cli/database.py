@@ -21,7 +21,7 @@ from pyengine.core.database.statements.procedures import SESSION, Procedure
 from pyengine.core.database.statements.sessions import CLIENT_SETTINGS
 from pyengine.core.passwords import hidden
 from pyengine.core.process import clock
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.core.servers import Servers, libpq_url
 from pyengine.doors.cli.output import Output, printable, program, read_json, redact
 from pyengine.errors import EngineError, InvalidRequest, NotFound, SchemaMismatch, Unavailable
@@ -228,7 +228,7 @@ def _reached(url: str, target: Target, out: Output) -> Iterator[Connection[Tuple
                     raise
                 if failures == 1 or failures % _REPORT_EVERY == 0:
                     out.remark(f"{error.message}; waiting for it (--no-wait ends instead)")
-                clock.pause(grown(_PAUSE_S, _PAUSE_MAX_S, failures))
+                clock.pause(backoff_pause(_PAUSE_S, _PAUSE_MAX_S, failures))
         if failures > 1:
             out.remark(f"{where(url)} is reachable")
         yield conn

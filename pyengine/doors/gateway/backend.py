@@ -23,7 +23,7 @@ from pyengine.core.database.listener import Listener
 from pyengine.core.database.pool import ConnectionPool
 from pyengine.core.database.statements.procedures import VERSION, Procedure
 from pyengine.core.process import clock
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.doors.gateway.envelope import Refused
 from pyengine.doors.gateway.statements.gateway import RPC
 from pyengine.errors import EngineError, InvalidRequest, NotAdopted, SchemaMismatch, Unavailable, passes
@@ -210,7 +210,7 @@ class Backend:
             except EngineError as error:
                 if _sqlstate(error) not in _CONFLICTS:
                     raise
-                await clock.sleep(random.uniform(0, grown(_RETRY_S, _RETRY_MAX_S, attempt)))
+                await clock.sleep(random.uniform(0, backoff_pause(_RETRY_S, _RETRY_MAX_S, attempt)))
         return await self.pool.once(action)
 
 

@@ -122,7 +122,7 @@ def test_a_loss_reads_no_row_from_before_the_lease(conn: Connection, clock: Cloc
     )
     with conn.transaction():
         (before,) = ask(conn, (read, ()))
-        assert ask(conn, ("select durable._silent(array[%s])", (held.id,))) == (["long"],)
+        assert ask(conn, ("select durable._without_progress(array[%s])", (held.id,))) == (["long"],)
         (after,) = ask(conn, (read, ()))
     assert after - before < 100
 

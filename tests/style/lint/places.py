@@ -28,8 +28,8 @@ CLOCKS = frozenset(
     ]
 )
 POWERS = frozenset({"power", "pow", "exp", "dpow", "dexp", "factorial"})
-# files that compute powers: pauses, and the exact digits of floats, whose exponents are a few bits
-GROWERS = frozenset({"pauses", "datums"})
+# files that compute powers: backoff, and the exact digits of floats, whose exponents are a few bits
+GROWERS = frozenset({"backoff", "datums"})
 ROW_LOCKS = (("for", "update"), ("for", "no", "key", "update"), ("for", "share"), ("for", "key", "share"))
 # files that compete for rows and never wait: only with SKIP LOCKED
 SKIPPERS = frozenset(
@@ -174,7 +174,7 @@ def clock(inventory: Inventory) -> Found:
 
 
 def growth(inventory: Inventory) -> Found:
-    """pauses is the only file with a power or shift by a variable: one of a growing counter overflows."""
+    """backoff is the only file with a power or shift by a variable: one of a growing counter overflows."""
     for name, statement, tokens in inventory.bodies():
         if statement.file.noun in GROWERS:
             continue
@@ -183,7 +183,7 @@ def growth(inventory: Inventory) -> Found:
             by_variable = (token.text == "^" or last > index) and not tokens[last + 1].text.isdigit()
             called = token.text in POWERS and at(tokens, index + 1, "(")
             if token.kind == "word" and (by_variable or called):
-                yield statement, token.line, f"{name}: power or shift by a variable; _grown_ms has it"
+                yield statement, token.line, f"{name}: power or shift by a variable; _backoff_ms has it"
 
 
 def row_locks(inventory: Inventory) -> Found:

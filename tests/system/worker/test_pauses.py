@@ -17,7 +17,7 @@ from pyengine import Retry, sync
 from pyengine.core.client.psycopg_transport import PsycopgTransport
 from pyengine.core.database.connection import backoff_s
 from pyengine.core.database.poll_schedule import NotifyThrottle, PollSchedule
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.core.worker.blocked_runs import pause_s, resend_pause_s
 from pyengine.core.worker.handoff import Handoff
 from pyengine.doors.admin.migration_locks import Limits, Patience
@@ -100,13 +100,13 @@ def test_a_retry_policy_goes_on_for_ever(policy: Retry) -> None:
 @pytest.mark.parametrize(("first", "longest"), [(0.0, 5.0), (1e-9, 1e15), (1.0, 3.0), (9.0, 3.0)])
 def test_a_pause_is_never_above_its_ceiling(first: float, longest: float, times: int, factor: float) -> None:
     """Whatever the counter has come to: from the first pause to the longest, and no error."""
-    assert min(first, longest) <= grown(first, longest, times, factor) <= longest
+    assert min(first, longest) <= backoff_pause(first, longest, times, factor) <= longest
 
 
 def test_a_pause_grows_by_its_factor() -> None:
     """Below the ceiling it is the power, and the counter of failures moves it by one factor each time."""
-    assert [grown(1, 9, n) for n in range(6)] == [1, 2, 4, 8, 9, 9]
-    assert [grown(5, 5000, n, 4) for n in range(7)] == [5, 20, 80, 320, 1280, 5000, 5000]
+    assert [backoff_pause(1, 9, n) for n in range(6)] == [1, 2, 4, 8, 9, 9]
+    assert [backoff_pause(5, 5000, n, 4) for n in range(7)] == [5, 20, 80, 320, 1280, 5000, 5000]
 
 
 def test_messages_are_put_off_for_ever() -> None:
@@ -169,7 +169,7 @@ def test_a_blocking_wait_polls_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     transport = PsycopgTransport("postgresql://nobody@nowhere/x", 1)
     monkeypatch.setattr(transport, "rows", rows)
     assert sync._driven(transport._ended("a", None, None)) == {"state": "resolved"}
-    assert clock.paused == [grown(0.005, 0.25, number, 1.25) for number in range(ROUNDS)]
+    assert clock.paused == [backoff_pause(0.005, 0.25, number, 1.25) for number in range(ROUNDS)]
     assert not transport._all
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from math import inf
 
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 
 _FAILURES = 3
 _FIRST_S = 1.0
@@ -85,7 +85,7 @@ class Circuit:
         pause_s = _LONGEST_S if at_once else 0.0
         if self.is_open:
             self._opened_s = now_s
-            pause_s = pause_s or grown(_FIRST_S, _LONGEST_S, self._failures - _FAILURES)
+            pause_s = pause_s or backoff_pause(_FIRST_S, _LONGEST_S, self._failures - _FAILURES)
         pause_s *= random.uniform(0.8, 1.2)
         self._retry_s = now_s + max(pause_s, min(retry_after_s or 0.0, _RETRY_AFTER_MAX_S))
         return self.is_open and not was_open

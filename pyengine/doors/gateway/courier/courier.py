@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from pyengine.core.process import clock
 from pyengine.core.process.background import Background
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.doors.gateway.courier.answers import Answer
 from pyengine.doors.gateway.courier.circuits import Circuits
 from pyengine.doors.gateway.courier.http_client import HttpClient
@@ -210,7 +210,7 @@ class Courier:
         elif unblock.age_ms >= _GIVE_UP_S * 1000:
             await self._give_up_old(unblock, answer)
         else:
-            pause_s = grown(_FIRST_S, _BACKOFF_MAX_S, unblock.attempt - 1)
+            pause_s = backoff_pause(_FIRST_S, _BACKOFF_MAX_S, unblock.attempt - 1)
             pause_s *= random.uniform(0.8, 1.2)
             self._outbox.put_off(unblock, max(pause_s, min(answer.retry_after_s or 0.0, _BACKOFF_MAX_S)))
 

@@ -14,7 +14,7 @@ from typing import Any
 from pyengine.core.database.pool import ConnectionPool
 from pyengine.core.database.statements.procedures import Procedure
 from pyengine.core.process import clock
-from pyengine.core.process.backoff import grown
+from pyengine.core.process.backoff import backoff_pause
 from pyengine.doors.gateway.courier.pushes import Offer, Push, Unblock
 from pyengine.doors.gateway.statements.gateway import ACKNOWLEDGE, OFFERS
 from pyengine.features.calls.statements.push import DEFER_OFFERS, DEFER_UNBLOCKS, DUE, EXPIRE, PUSHED_UNBLOCKS
@@ -84,7 +84,7 @@ class Outbox:
         self._offers.pop(key, None)
         count, _ = self._refusals.get(key, (0, now_s))
         self._refusals[key] = count + 1, now_s
-        pause_ms = round(grown(offer.retry_ms, _REFUSED_MAX_MS, count))
+        pause_ms = round(backoff_pause(offer.retry_ms, _REFUSED_MAX_MS, count))
         self._put_off_offers.append((offer, pause_ms))
 
     def acknowledge(self, unblock: Unblock) -> None:

@@ -327,7 +327,7 @@ begin
       perform durable._start_over();
     exception when sqlstate 'WF099' then
       -- a session that waited in the queue here would block the sessions behind it
-      perform pg_sleep(durable._grown_ms(1, 100, v_round) / 1000.0);
+      perform pg_sleep(durable._backoff_ms(1, 100, v_round) / 1000.0);
     end;
   end loop;
   perform durable._fail_busy(format('The ancestors of %s ids', cardinality(p_ids)));
@@ -489,7 +489,7 @@ begin
       perform durable._start_over();
     exception when sqlstate 'WF099' then
       -- its locks are given back, so that no session is blocked while this one waits for the rest
-      perform pg_sleep(durable._grown_ms(1, 50, v_round) / 1000.0);
+      perform pg_sleep(durable._backoff_ms(1, 50, v_round) / 1000.0);
     end;
   end loop;
   return false;

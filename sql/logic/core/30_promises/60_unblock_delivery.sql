@@ -40,7 +40,7 @@ begin
   ), claimed as (
     update durable._unblocks u
     set attempts = u.attempts + 1,
-        claimed_until = v_now + durable._grown_ms(p_ttl_ms, p_max_ms, u.attempts)
+        claimed_until = v_now + durable._backoff_ms(p_ttl_ms, p_max_ms, u.attempts)
     from due d where u.promise_id = any (array[d.promise_id]) and u.address is not distinct from d.address
     returning u.promise_id, u.address, u.attempts
   )

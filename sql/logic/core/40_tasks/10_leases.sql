@@ -73,7 +73,7 @@ $$;
 comment on function durable._interrupt(bigint[], text, bigint) is
   'Closes the open attempts of local steps of runs that left their worker. A client that keeps its own journal reports its attempts itself.';
 
-create or replace function durable._says_a_word(p_type durable.row_type)
+create or replace function durable._is_progress(p_type durable.row_type)
 returns boolean language sql immutable parallel safe
 as $$
   select p_type in ('step_completed', 'step_failed', 'first_attempt_failed', 'attempt_failed', 'last_attempt_completed',
@@ -81,10 +81,10 @@ as $$
                     'promise_registered', 'timer_scheduled', 'random_generated', 'time_recorded', 'join_set_created',
                     'join_set_submitted', 'join_set_awaited')
 $$;
-comment on function durable._says_a_word(durable.row_type) is
+comment on function durable._is_progress(durable.row_type) is
   'True for a journal row by which a worker shows that it has come further with a run. An attempt that only began shows nothing.';
 
-create or replace function durable._has_reported_a_word(p_head durable._executions, p_since bigint)
+create or replace function durable._has_progressed(p_head durable._executions, p_since bigint)
 returns boolean language plpgsql stable
 as $$
 declare
@@ -96,64 +96,64 @@ begin
     where j.execution = p_head.execution and j.bucket = p_head.bucket order by j.seq desc
   loop
     exit when v_row.ts < p_since;
-    if durable._says_a_word(v_row.type) then
+    if durable._is_progress(v_row.type) then
       return true;
     end if;
   end loop;
   return false;
 end
 $$;
-comment on function durable._has_reported_a_word(durable._executions, bigint) is
+comment on function durable._has_progressed(durable._executions, bigint) is
   'True if a worker has come further with a run since that instant.';
 
-create or replace function durable._silent(p_ids text[])
+create or replace function durable._without_progress(p_ids text[])
 returns text[] language plpgsql stable
 as $$
 begin
   return array(
     select t.id from durable._tasks t
     join durable._executions h on h.execution = any (array[t.execution])
-    where t.id = any (p_ids) and not durable._has_reported_a_word(h, coalesce(t.acquired_at, 0)));
+    where t.id = any (p_ids) and not durable._has_progressed(h, coalesce(t.acquired_at, 0)));
 end
 $$;
-comment on function durable._silent(text[]) is
+comment on function durable._without_progress(text[]) is
   'Those of the leased runs about which their worker has reported nothing since it has them.';
 
-create or replace function durable._guilty(p_ids text[], p_silent text[])
+create or replace function durable._blamed(p_ids text[], p_without_progress text[])
 returns text[] language plpgsql stable
 as $$
 begin
   return array(
     select coalesce(
-             -- alone among those that were claimed alone, alone among those without a word, or alone
-             case when count(*) filter (where t.suspect and s.silent) = 1
-                  then min(t.id) filter (where t.suspect and s.silent) end,
-             case when count(*) filter (where s.silent) = 1 then min(t.id) filter (where s.silent) end,
+             -- alone among those that were claimed alone, alone among those without progress, or alone
+             case when count(*) filter (where t.suspect and s.still) = 1
+                  then min(t.id) filter (where t.suspect and s.still) end,
+             case when count(*) filter (where s.still) = 1 then min(t.id) filter (where s.still) end,
              case when count(*) = 1 then min(t.id) end)
     from durable._tasks t
-    cross join lateral (select t.id = any (p_silent)) as s (silent)
+    cross join lateral (select t.id = any (p_without_progress)) as s (still)
     where t.id = any (p_ids) and t.execution is not null
     group by t.pid);
 end
 $$;
-comment on function durable._guilty(text[], text[]) is
-  'Of the runs that are lost together, for each worker the one that may have ended it; null where several may. p_silent: as durable._silent answers.';
+comment on function durable._blamed(text[], text[]) is
+  'Of the runs that are lost together, for each worker the one that may have ended it; null where several may. p_without_progress: as durable._without_progress answers.';
 
 create or replace function durable._revoke_leases(p_ids text[], p_reason text, p_now bigint)
 returns text[] language plpgsql volatile
 as $$
 declare
   v_executions bigint[];
-  v_silent text[];
-  v_guilty text[];
+  v_without_progress text[];
+  v_blamed text[];
   v_halted text[];
   v_queues text[];
 begin
   if p_ids = '{}' then
     return '{}';
   end if;
-  v_silent := durable._silent(p_ids);
-  v_guilty := durable._guilty(p_ids, v_silent);
+  v_without_progress := durable._without_progress(p_ids);
+  v_blamed := durable._blamed(p_ids, v_without_progress);
   v_executions := array(select t.execution from durable._tasks t where t.id = any (p_ids) and t.execution is not null);
   perform durable._interrupt(v_executions, p_reason, p_now);
   perform durable._append(array(
@@ -165,11 +165,11 @@ begin
     where t.id = any (p_ids) and t.attempt_open order by p.execution, p.child), p_now);
   with lost as (
     update durable._tasks t
-    set crashes = least(t.crashes + c.counts::integer, 32767), suspect = t.id = any (v_silent), attempt_open = false,
+    set crashes = least(t.crashes + c.counts::integer, 32767), suspect = t.id = any (v_without_progress), attempt_open = false,
         pid = null, ttl = null, expires_at = null, preference = null, prefer_until = null,
         state = case when c.goes_on then 'pending' else 'halted' end, retry_at = case when c.goes_on then p_now end
     from durable._tasks o
-    cross join lateral (select o.execution is null or coalesce(o.id = any (v_guilty), false) as counts) g
+    cross join lateral (select o.execution is null or coalesce(o.id = any (v_blamed), false) as counts) g
     cross join lateral (
       select g.counts, o.execution is null or not g.counts or o.crashes < durable._setting_int('max_crashes') as goes_on
       offset 0) as c

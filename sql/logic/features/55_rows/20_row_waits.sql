@@ -327,7 +327,7 @@ begin
   set tests = least(w.tests, 1000000) + 1, since = coalesce(w.since, p_since),
       test_at = case when exists (select from unnest(p_outcomes) n where n.promise_id = w.promise_id) then p_now + 5000
                      when w.promise_id <> all (p_tested) or coalesce(w.since, p_since) <= p_oldest is not true
-                     then p_now + durable._grown_ms(5, 5000, w.tests, 4) end
+                     then p_now + durable._backoff_ms(5, 5000, w.tests, 4) end
   where w.promise_id = any (v_locked);
   return cardinality(v_locked);
 end

@@ -186,7 +186,7 @@ begin
     perform durable._start_over();
   end if;
   if p_error is not null and not p_is_final and p_service.attempt < p_service.attempts then
-    v_retry_in := durable._grown_ms(p_service.backoff_ms, 300000, p_service.attempt - 1);
+    v_retry_in := durable._backoff_ms(p_service.backoff_ms, 300000, p_service.attempt - 1);
   end if;
   perform from durable._acquire(array[p_id], 'sql', 1, v_now);
   if v_task.execution is not null and not p_service.is_cancelled then

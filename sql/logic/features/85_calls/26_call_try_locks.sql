@@ -13,7 +13,7 @@ begin
     elsif not exists (select from durable._call_attempts a where a.execution_key = p_execution_key) then
       return false;
     end if;
-    perform pg_sleep(durable._grown_ms(1, 32, v_round) / 1000.0);
+    perform pg_sleep(durable._backoff_ms(1, 32, v_round) / 1000.0);
   end loop;
   return false;
 end
@@ -75,7 +75,7 @@ create or replace function durable._pause_after_loss(p_id text, p_lost integer)
 returns bigint language sql stable
 as $$
   select case when p_lost < 2 then 0
-              else least((durable._grown_ms(1000, 256000, p_lost - 2) * (1 + (hashtext(p_id) & 1023) / 1024.0))::bigint,
+              else least((durable._backoff_ms(1000, 256000, p_lost - 2) * (1 + (hashtext(p_id) & 1023) / 1024.0))::bigint,
                          durable._setting_int('call_backoff_max_ms')) end
 $$;
 comment on function durable._pause_after_loss(text, integer) is

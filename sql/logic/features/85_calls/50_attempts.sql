@@ -153,7 +153,7 @@ begin
     return 'failed_terminal';
   end if;
   perform durable._schedule_poll(
-    p_attempt, durable._grown_ms(1000, durable._setting_int('call_backoff_max_ms'), p_failures - 1), p_now);
+    p_attempt, durable._backoff_ms(1000, durable._setting_int('call_backoff_max_ms'), p_failures - 1), p_now);
   return 'retry_wait';
 end
 $$;

@@ -11,16 +11,16 @@ ROUNDS = 12_000
 
 def test_a_pause_grows_by_its_factor(conn: Connection) -> None:
     """Below the ceiling it is the power."""
-    grown = "select array_agg(durable._grown_ms(5, 5000, n, 4) order by n) from generate_series(0, 6) n"
+    grown = "select array_agg(durable._backoff_ms(5, 5000, n, 4) order by n) from generate_series(0, 6) n"
     assert ask(conn, (grown, ())) == ([5, 20, 80, 320, 1280, 5000, 5000],)
 
 
 @pytest.mark.parametrize(
     "pause",
     [
-        *("durable._grown_ms(1000, 3600000, n)", "durable._grown_ms(5, 5000, n, 4)"),
-        f"least(durable._grown_ms({NEVER}, {NEVER}, n, 1000), 3600000)",
-        *("durable._grown_ms(1000, 3600000, n * 9000000000000)", "durable._grown_ms(0, 5, n)"),
+        *("durable._backoff_ms(1000, 3600000, n)", "durable._backoff_ms(5, 5000, n, 4)"),
+        f"least(durable._backoff_ms({NEVER}, {NEVER}, n, 1000), 3600000)",
+        *("durable._backoff_ms(1000, 3600000, n * 9000000000000)", "durable._backoff_ms(0, 5, n)"),
         "durable._pause_after_loss('a', n::integer)",
         "durable._pause_after_loss('a', 2147483647 - n::integer)",
     ],
