@@ -74,7 +74,7 @@ class CallSequence:
         commands: commands that the journal does not hold, in the order of the code.
         calls: calls that are not completed, by child number; cancelled ones stay until their rows come.
         all_waits: waits for all of several calls.
-        in_transaction: name of the open transaction; no durable call fits inside.
+        in_transaction: the open transaction, in words; no durable call fits inside.
         swallows_at: file and line of code that goes on however often it is cancelled, and is stopped there.
         capture_inside: while a transaction is open: records captured values in its row.
     """
@@ -139,7 +139,7 @@ class CallSequence:
         """
         if self.in_transaction is not None:
             raise InvalidRequest(
-                f"run {self.run.id}: {call} inside transaction {self.in_transaction}, which is open",
+                f"run {self.run.id}: {call} inside {self.in_transaction}, which is open",
                 hint="a transaction holds locks: call it before or after `async with ctx.transaction()`; "
                 "inside, use the connection, tx.start, tx.signal, tx.resolve",
             )

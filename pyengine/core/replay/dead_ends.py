@@ -11,7 +11,7 @@ from pyengine.errors import EngineError, NotAwaitable
 
 def in_transaction(run: RunInfo, transaction: str | None) -> NotAwaitable:
     """Return the error of code that waits for something else inside a transaction."""
-    message = f"run {run.id}: transaction {transaction} waits for something else"
+    message = f"run {run.id}: {transaction} waits for something else"
     hint = "while it is open nothing else happens in the run: await its statements"
     return NotAwaitable(message, hint=hint)
 

@@ -230,7 +230,7 @@ class RunDriver:
             outcome = step_outcome(call, error=text)
             run_log.attempt_failed(run.info, outcome, self.now_ms())
             live.outcomes.append(outcome)
-        elif step.intent and not call.begun:
+        elif not call.begun and (step.intent or self._may_kill(run, call)):
             live.attempts_after_record[call.child] = replace(call, begun=True)
             live.outcomes.append(start_outcome(call))
         else:
@@ -239,6 +239,13 @@ class RunDriver:
                 info.execution, info.id, call, call.begun, info.rules
             )
             self.effects.append(StartAttempt(run, attempt))
+
+    @staticmethod
+    def _may_kill(run: LeasedRun, call: StepCall) -> bool:
+        """Whether a step may be the one with which a worker was lost: recorded before it begins, it is named
+        if another worker is lost with it.
+        """
+        return run.info.crashes > 0 and run.last_step < 0 and not call.step.records_itself
 
     def _cancel(self, live: Live, child: int) -> None:
         """Stop a step whose outcome is not wanted, whatever it waits for."""

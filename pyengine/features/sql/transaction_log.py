@@ -300,7 +300,7 @@ class Transactions:
 
     def _deliver(self, log: TransactionLog, ask: Ask, outcome: Outcome) -> None:
         if ask.kind == "begin":
-            self._sequence.in_transaction = log.name
+            self._sequence.in_transaction = subject_of(log.name)
             self._sequence.capture_inside = self.capture
             self._sequence.restricted = True
         log.ask = None

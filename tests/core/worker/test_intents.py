@@ -82,6 +82,35 @@ def test_a_step_that_takes_long_gets_an_intent(dsn: str, conn: Connection) -> No
     assert row_types(conn) == ["step_started", "open_step_completed"]
 
 
+def test_a_run_that_lost_its_worker_says_what_it_begins(dsn: str, conn: Connection) -> None:
+    """Until a step has ended, those of a run whose worker was lost are in the journal before their bodies
+    run: `why` names the one with which the next worker is lost, also if it never lets anything be reported.
+    """
+    app = App(dsn)
+
+    @app.step
+    async def first() -> list[str]:
+        return row_types(conn)
+
+    @app.step
+    async def second() -> list[str]:
+        return row_types(conn, 1)
+
+    @app.workflow
+    async def go() -> list[list[str]]:
+        return [await first(), await second()]
+
+    async def main() -> list[list[str]]:
+        async with app.client() as client:
+            run = await client.start(go)
+            conn.execute("update durable._tasks set crashes = 1")
+            async with app.worker():
+                return await run.result(timeout=20)
+
+    assert asyncio.run(main()) == [["step_started"], []]
+    assert row_types(conn) == ["step_started", "open_step_completed"]
+
+
 def interrupted_app(dsn: str, began: list[int]) -> App:
     """One step of each kind that is stopped in its first attempt."""
     app = App(dsn)

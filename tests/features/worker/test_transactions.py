@@ -297,10 +297,10 @@ async def wrong(what: str) -> str:
 
 
 REFUSED = {
-    "step": (InvalidRequest, "step note inside transaction"),
-    "sleep": (InvalidRequest, "timer inside transaction"),
-    "receive": (InvalidRequest, "receive go inside transaction"),
-    "nested": (InvalidRequest, "inside transaction"),
+    "step": (InvalidRequest, "step note inside the transaction"),
+    "sleep": (InvalidRequest, "timer inside the transaction"),
+    "receive": (InvalidRequest, "receive go inside the transaction"),
+    "nested": (InvalidRequest, "inside the transaction"),
     "commit": (InvalidRequest, "would end it"),
     "rollback": (InvalidRequest, "would end it"),
     "two": (asyncpg.PostgresSyntaxError, "multiple commands"),
