@@ -41,10 +41,10 @@ class AppSchedules:
     ) -> Callable[[Workflow[P, R]], Workflow[P, R]]:
         """Start a run of a workflow at every instant of a cron expression; stands above `@app.workflow`.
 
-        A worker that starts records the schedule, and replaces it if the code has changed. A schedule that is
-        no longer declared goes on, and the log of each worker that starts says so. A parameter of the
-        workflow named `scheduled_at` gets the instant, in the time zone of the schedule. Queue, version and
-        deadline are the workflow's.
+        A worker that starts records it, and replaces it if the code has changed. One that is no longer
+        declared goes on, and each worker that starts says so. Parameters named `scheduled_at`, `fired_at`
+        and `last_result` get the instant in the schedule's zone, when the run begins, and what the last run
+        that has completed returned, or None. Queue, version and deadline are the workflow's.
 
         Args:
             cron: "0 3 * * mon-fri", "every 90 minutes", "at 2026-03-01 09:00"; several with ";" between.

@@ -186,7 +186,7 @@ class Schedules:
     ) -> Schedule:
         """Start a run of a workflow at every instant of a cron expression; `durable.schedule` in SQL.
 
-        A parameter named `scheduled_at` gets the instant, in the time zone of the schedule.
+        Parameters named `scheduled_at`, `fired_at` and `last_result` get what `@app.schedule` gives them.
 
         Args:
             id: id of the schedule, up to 480 bytes; the same call again finds the schedule.

@@ -2,8 +2,9 @@
 
 Lives here: `ScheduleDef`, and `scheduled_input`, which writes the arguments of a scheduled run. May not:
 instants of cron expressions or clocks; SQL has both (sql/logic/features/75_schedules). Design: a parameter
-named `scheduled_at` gets the instant of the run. The arguments are recorded once, with a placeholder in its
-place, and SQL replaces the placeholder at each instant.
+named `scheduled_at` gets the instant of the run, `fired_at` the time at which it begins, and `last_result`
+what the run before it returned. The arguments are recorded once, with placeholders in their places, and SQL
+replaces them at each instant.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from itertools import product
+from typing import Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -23,13 +25,15 @@ from pyengine.errors import EncodeError, InvalidRequest
 from pyengine.features.schedules.expression import check_expression
 from pyengine.features.schedules.policy import SchedulePolicy
 
-INSTANT = "{{.instant}}"
-"""In the arguments of a schedule: becomes the instant, in the time zone of the schedule."""
+PLACEHOLDERS = {
+    "scheduled_at": "{{.instant}}",
+    "fired_at": "{{.fired_at}}",
+    "last_result": "{{.last_result}}",
+}
+"""The text in the arguments of a schedule for a parameter of this name, until SQL replaces it."""
 
-_SCHEDULED_AT = "scheduled_at"
-# in the place of the instant while the arguments are checked
+# in the places of instants while the arguments are checked
 _SAMPLE = datetime(2000, 1, 1, tzinfo=UTC)
-_PLACEHOLDER = msgspec.Raw(msgspec.json.encode(INSTANT))
 _decode_form = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
 
 
@@ -67,9 +71,7 @@ class ScheduleDef:
                 fit the workflow.
         """
         signature, kwargs = self.workflow.signature, dict(self.kwargs)
-        place = signature.place_of(_SCHEDULED_AT)
-        if place is not None and len(self.args) <= place:
-            kwargs.setdefault(_SCHEDULED_AT, _SAMPLE)
+        kwargs |= dict.fromkeys(_asked(signature, self.args, kwargs))
         try:
             check_expression(self.cron)
             _check_zone(self.timezone)
@@ -125,22 +127,43 @@ def checked_schedule_id(id: object) -> str:
 
 
 def scheduled_input(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the JSON text of the arguments of a schedule's runs; `scheduled_at` gets the placeholder.
+    """Return the JSON text of the arguments of a schedule's runs, with the placeholders of `PLACEHOLDERS`.
 
     Raises:
         InvalidRequest: the arguments do not fit the signature.
         EncodeError: an argument cannot be recorded.
     """
-    place = signature.place_of(_SCHEDULED_AT)
-    if place is None or _SCHEDULED_AT in kwargs or len(args) > place:
-        return signature.encode(args, kwargs)
-    try:
-        text = signature.encode(args, {**kwargs, _SCHEDULED_AT: _SAMPLE})
-    except (EncodeError, InvalidRequest):
-        text = signature.encode(args, {**kwargs, _SCHEDULED_AT: INSTANT})
-    form = _decode_form(text)
-    if isinstance(form, dict):
-        form[_SCHEDULED_AT] = _PLACEHOLDER
-    else:
-        form[place] = _PLACEHOLDER
+    asked = _asked(signature, args, kwargs)
+    form = _decode_form(_with_samples(signature, args, kwargs, asked))
+    for name in asked:
+        raw = msgspec.Raw(msgspec.json.encode(PLACEHOLDERS[name]))
+        if isinstance(form, dict):
+            form[name] = raw
+        else:
+            form[cast("int", signature.place_of(name))] = raw
     return msgspec.json.encode(form).decode()
+
+
+def _asked(signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the parameters that get something at each instant: no argument is given for them."""
+    places = {name: signature.place_of(name) for name in PLACEHOLDERS if name not in kwargs}
+    return [name for name, place in places.items() if place is not None and len(args) <= place]
+
+
+def _with_samples(
+    signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], asked: list[str]
+) -> str:
+    """Return the checked arguments with a value in each place of a placeholder: an instant, or its text."""
+    samples = [(None,) if name == "last_result" else (_SAMPLE, PLACEHOLDERS[name]) for name in asked]
+    failed: EncodeError | InvalidRequest | None = None
+    for values in product(*samples):
+        try:
+            return signature.encode(args, {**kwargs, **dict(zip(asked, values, strict=True))})
+        except (EncodeError, InvalidRequest) as error:
+            failed = error
+    if failed is not None and "last_result" in asked and "last_result" in failed.message:
+        raise InvalidRequest(
+            f"{failed.message}; a first run has no result before it",
+            hint="annotate it: last_result: ... | None",
+        ) from None
+    raise cast("Exception", failed)

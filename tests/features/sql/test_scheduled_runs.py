@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.verbs import Connection, ask, create, refusal, start, tick
+from tests.support.verbs import Connection, ask, create, refusal, settle, start, tick
 
 HOUR = 3_600_000
 
@@ -65,6 +65,35 @@ def test_arguments_name_the_instant(conn: Connection, clock: Clock) -> None:
         "ms": str(int(at.timestamp() * 1000)),
         "region": "eu",
     }
+
+
+def test_arguments_have_the_last_result(conn: Connection, clock: Clock) -> None:
+    """That of the run of the latest instant before it that has completed, whatever ran in between or below
+    it; and the time at which the run begins. A result is no template."""
+    args = ["{{.last_result}}", "{{.fired_at}}", "x {{.last_result}}"]
+    ask(conn, plan(args=args, timezone="Europe/Paris", catch_up="10 minutes"))
+
+    def step(state: str, value: str) -> list[Any]:
+        """The next instant, 90 seconds late; its run ends so."""
+        clock.advance(HOUR)
+        tick(conn)
+        id_, found = runs(conn)[-1]
+        if state != "pending":
+            ask(conn, settle(id_, value, state=state))
+        return list(found)
+
+    clock.advance(90_000)
+    result = '{"a": "{{.instant}}", "n": 12345678901234567890}'
+    first = step("resolved", result)
+    assert first == [None, "2027-01-15T10:01:30+01:00", "x {{.last_result}}"]
+    for ended in ("rejected", "pending", "resolved"):
+        found = step(ended, '"new"')
+        assert found[0] == json.loads(result)
+    assert step("resolved", "1")[0] == "new"
+    # a backfilled one has what came before its own instant
+    back = "select started from durable.backfill_schedule('s', %s, %s, 'allow', false)"
+    ask(conn, (back, ("2027-01-15T07:30Z", "2027-01-15T08:00Z")))
+    assert runs(conn)[0] == ("s-2027-01-15T08:00:00Z", [None, "2027-01-15T14:01:30+01:00", args[2]])
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,9 @@ def test_declarations_are_checked() -> None:
 async def _other() -> None: ...
 
 
+_DAY = datetime(2026, 1, 2, tzinfo=UTC)
+
+
 async def _at(scheduled_at: datetime) -> None: ...
 async def _text(region: str, scheduled_at: str = "") -> None: ...
 async def _named(region: str, *, scheduled_at: datetime | None = None) -> None: ...
@@ -218,6 +221,8 @@ async def _any(scheduled_at: Any, region: Any = "eu") -> None:
     pass
 
 
+async def _last(last_result: int | None = None, *, fired_at: str, scheduled_at: datetime) -> None: ...
+async def _first(last_result: int) -> None: ...
 async def _none(region: str) -> None: ...
 
 
@@ -229,12 +234,31 @@ async def _none(region: str) -> None: ...
         (_text, ("eu", "mine"), {}, '["eu","mine"]'),
         (_named, ("eu",), {}, '{"region":"eu","scheduled_at":"{{.instant}}"}'),
         (_any, (), {"region": "us"}, '["{{.instant}}","us"]'),
+        (
+            _last,
+            (),
+            {},
+            '{"last_result":"{{.last_result}}","fired_at":"{{.fired_at}}","scheduled_at":"{{.instant}}"}',
+        ),
+        (
+            _last,
+            (4,),
+            {"fired_at": "", "scheduled_at": _DAY},
+            '{"last_result":4,"fired_at":"","scheduled_at":"2026-01-02T00:00:00Z"}',
+        ),
         (_none, ("eu",), {}, '["eu"]'),
     ],
 )
 def test_the_instant_has_its_place(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], text: str) -> None:
-    """A parameter named scheduled_at gets the placeholder, unless an argument is given for it."""
+    """A parameter of such a name gets the placeholder, unless an argument is given for it."""
     assert scheduled_input(make_workflow(fn).definition.signature, args, kwargs) == text
+
+
+def test_a_first_run_has_no_last_result() -> None:
+    """A parameter that takes no None is refused, with what to write."""
+    with pytest.raises(InvalidRequest, match="a first run has no result before it") as caught:
+        scheduled_input(make_workflow(_first).definition.signature, (), {})
+    assert caught.value.hint == "annotate it: last_result: ... | None"
 
 
 def test_schedules_of_a_client(dsn: str, conn: Connection) -> None:

@@ -50,21 +50,6 @@ $$;
 comment on function durable._is_busy(durable._schedules) is
   'Whether the latest run of a schedule goes on: the one that it started last, and that of its last instant.';
 
-create or replace function durable._runs_of_schedule(p_schedule text, p_most integer)
-returns setof text language sql stable
-as $$
-  with recursive run (id) as (
-    select (p_schedule || '-:') collate "C"
-    union all
-    -- ids of runs have one length, and what lies below a run begins with its id: from run to run, whatever lies between
-    select (select left(p.id, length(p_schedule) + 21) from durable._promises p
-            where p.id >= p_schedule || '-0' and p.id < r.id order by p.id desc limit 1)
-    from run r where r.id is not null)
-  select r.id from run r where r.id is not null offset 1 limit p_most
-$$;
-comment on function durable._runs_of_schedule(text, integer) is
-  'The ids of the latest runs of a schedule, the latest first: one descent of an index for each.';
-
 create or replace function durable._failures_in_row(p_schedule durable._schedules)
 returns integer language plpgsql volatile
 as $$
@@ -73,7 +58,7 @@ begin
     select count(*) from (
       select bool_and(x.failed) over (order by x.id collate "C" desc) as failed from (
         select p.id, p.state in ('rejected', 'rejected_timedout', 'pending') as failed
-        from durable._runs_of_schedule(p_schedule.id, p_schedule.pause_after + 100) r
+        from durable._runs_of_schedule(p_schedule.id, p_schedule.id || '-:', p_schedule.pause_after + 100) r
         join durable._promises p on p.id = any (array[r])
         where (p.state <> 'pending' or p.timeout_at <= durable._now_ms())
           and p.created_at >= coalesce(p_schedule.begins_at, 0) and p.tags ->> 'resonate:schedule' = p_schedule.id
