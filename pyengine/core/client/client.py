@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from pyengine.core.client.arguments import input_of, new_id, tags_text, target_of
-from pyengine.core.client.recorded_starts import start_or_find
+from pyengine.core.client.recorded_starts import start_or_find, start_within
 from pyengine.core.client.run import Run, RunControl, result_codec
 from pyengine.core.client.run_status import RunState, RunStatus, read_status
 from pyengine.core.client.starts import Starts
@@ -24,7 +24,6 @@ from pyengine.core.database.statements.procedures import (
     LIST_LIVE,
     LIST_RUNS,
     LIST_TAGGED,
-    START_WITHIN,
     StartRequest,
 )
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
@@ -126,7 +125,7 @@ class CoreClient(RunControl, Starts):
                 ([request.id or ""], [request.key or ""]),
             )
         else:
-            row = await self._transport.first_row(conn, START_WITHIN, *request)
+            row = await start_within(self._transport, conn, target, request)
         codec, created = result_codec(target.definition), row["created"]
         return Run(self, row["id"], codec, created=created, hint_count=hint_count if created else None)
 

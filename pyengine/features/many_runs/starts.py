@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pyengine.core.client.arguments import Target, input_of, new_id, tags_text, target_of
-from pyengine.core.client.recorded_starts import start_or_find
+from pyengine.core.client.recorded_starts import as_recorded, start_or_find
 from pyengine.core.client.run import Run, RunControl, result_codec
 from pyengine.core.definitions.bound_workflow import BoundWorkflow
 from pyengine.core.definitions.registry import Workflow
@@ -88,7 +88,8 @@ class ManyStarts(RunControl):
             tags_text(tags),
             target.definition is not None,
         )
-        row = await self._start_all(conn, target, inputs, (named, keyed), *options)
+        is_named = not (ids is None and keys is None)
+        row = await self._start_all(conn, target, inputs, (named, keyed), *options, is_named=is_named)
         codec = result_codec(target.definition)
         return [Run(self, id, codec, created=created) for id, created in msgspec.json.decode(row["runs"])]
 
@@ -99,17 +100,20 @@ class ManyStarts(RunControl):
         inputs: list[str],
         names: tuple[list[str], list[str] | None],
         *options: Any,
+        is_named: bool,
     ) -> Any:
         """Start the runs, or find those of the same calls, and return the row of `START_MANY`."""
 
         async def start(inputs: list[str]) -> Any:
             return await self._transport.first_row(conn, START_MANY, target.name, inputs, *names, *options)
 
-        # an error has ended the transaction of the caller
-        if conn is not None:
-            return await start(inputs)
         ids, keys = names
-        return await start_or_find(start, self._transport, target, inputs, (ids, keys or [""] * len(inputs)))
+        given = ids, keys or [""] * len(inputs)
+        if conn is None:
+            return await start_or_find(start, self._transport, target, inputs, given)
+        # an error would end the transaction of the caller
+        same = await as_recorded(self._transport, conn, target, inputs, given) if is_named else None
+        return await start(same or inputs)
 
 
 def _arguments_of(one: object, number: int, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

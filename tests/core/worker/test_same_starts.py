@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 
 from pyengine import App, RunConflict
+from pyengine.sync import Client
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -90,3 +93,44 @@ def test_another_form_of_the_same_arguments_finds_the_run(dsn: str, conn: Connec
                     await client.start(ship.bind(Order(1), gift=True), id=f"r{n}")
 
     asyncio.run(main())
+
+
+def test_the_same_start_in_a_transaction_of_the_caller_finds_the_run(dsn: str, conn: Connection) -> None:
+    """With `conn=`, of asyncpg, psycopg and the blocking client, in each form, one run or many, by id and by
+    key: the run is found, and the transaction goes on. Another call is RunConflict there too.
+    """
+    conn.execute("""select durable.start('ship', '{"order": {"n": 1}}', id => 'r')""")
+    conn.execute("""select durable.start('ship', '{"*": [{"n": 1}], "gift": false}', key => 'k')""")
+    app, ship = code(dsn, OrderLater)
+    calls = [ship.bind(OrderLater(1)), ship.bind(order=OrderLater(1), gift=False)]
+    names: list[dict[str, Any]] = [{"id": "r"}, {"key": "k"}]
+    found: list[bool | None] = []
+
+    async def play(own: Any) -> None:
+        async with app.client() as client:
+            for call, name in itertools.product(calls, names):
+                found.append((await client.start(call, **name, conn=own)).created)
+            many = await client.start_many(ship, calls * 2, ids=["r", "r", "n", None], conn=own)
+            found.extend(run.created for run in many)
+            # a run of this transaction is found in it too
+            found.append((await client.start(ship, OrderLater(1), False, id="n", conn=own)).created)
+            assert (await client.start(ship, OrderLater(2), conn=own)).created
+
+    async def main() -> None:
+        async with await psycopg.AsyncConnection.connect(dsn) as theirs:
+            await play(theirs)
+            await theirs.rollback()
+            async with app.client() as client:
+                with pytest.raises(RunConflict, match="'r' exists with another input"):
+                    await client.start(ship, OrderLater(2), id="r", conn=theirs)
+            await theirs.rollback()
+        other = await asyncpg.connect(dsn)
+        async with other.transaction():
+            await play(other)
+        await other.close()
+
+    asyncio.run(main())
+    assert found == ([False] * 4 + [False, False, True, True, False]) * 2
+    with Client(dsn, registry=app.registry) as blocking, psycopg.connect(dsn) as theirs:
+        for call, name in itertools.product(calls, names):
+            assert not blocking.start(call, **name, conn=theirs).created

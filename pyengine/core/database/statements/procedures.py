@@ -287,6 +287,22 @@ START_WITHIN = Procedure(
     ),
 )
 
+START_NAMED_WITHIN = Procedure(
+    signature=(
+        f"({', '.join(StartRequest._fields)}) -> (id, created, recorded), as START_WITHIN; null, null and "
+        "the recorded input if a run with this id or key has another one"
+    ),
+    # the recorded input is read first, because an error would end the transaction of the caller
+    sql=(
+        "select (s.started).id, (s.started).created, s.recorded, "
+        "case when (s.started).created then durable._hint('durable_ready', durable._now_ms()) end "
+        "from (select r.input as recorded, case when r.input is null or r.input = $2::text "
+        f"then (select s from durable.start_v1({_REQUEST}) s) end as started "
+        "from (select (durable.recorded_inputs_v1($1::text, array[coalesce($3::text, '')], "
+        "array[coalesce($4::text, '')]))[1] as input offset 0) r offset 0) s"
+    ),
+)
+
 RECORDED_INPUTS = Procedure(
     signature="(workflow, ids[], keys[], '' for none) -> inputs[], null where there is no run",
     sql="select durable.recorded_inputs_v1($1::text, $2::text[], $3::text[]) as inputs",
