@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +26,7 @@ from pyengine.core.definitions.bound_workflow import BoundWorkflow
 from pyengine.core.definitions.current_run import refuse_in_workflow
 from pyengine.core.definitions.definition import OnInterrupt
 from pyengine.core.definitions.one_name import OneName
-from pyengine.core.definitions.refusals import name_options, not_a_workflow
+from pyengine.core.definitions.refusals import name_options, not_a_workflow, refuse_class
 from pyengine.core.definitions.registry import Registry, Step, Workflow, make_step, make_workflow
 from pyengine.core.definitions.retry import Duration, Retry
 from pyengine.core.definitions.signals import Signal
@@ -50,8 +49,6 @@ from pyengine.features.progress.live_bar import following
 from pyengine.features.schedules.app_schedules import AppSchedules
 
 __all__ = ["App"]
-
-logger = logging.getLogger("pyengine.app")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -158,6 +155,7 @@ class App(AppCalls, AppSchedules, Starts):
         Raises:
             InvalidRequest: an option is wrong, or another step has that name.
         """
+        refuse_class(self, "step")
 
         def decorate(fn: Callable[..., Any]) -> Step[..., Any]:
             made: Step[..., Any] = make_step(
@@ -213,6 +211,7 @@ class App(AppCalls, AppSchedules, Starts):
         Raises:
             InvalidRequest: an option is wrong, or another workflow has that name and version.
         """
+        refuse_class(self, "workflow")
 
         def decorate(fn: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
             made: Workflow[..., Any] = make_workflow(

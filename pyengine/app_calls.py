@@ -18,6 +18,7 @@ from pyengine.core.database.connection import Database
 from pyengine.core.database.listener import Listener
 from pyengine.core.definitions.callees import CallOptions
 from pyengine.core.definitions.one_name import OneName
+from pyengine.core.definitions.refusals import refuse_class
 from pyengine.core.definitions.retry import Duration, optional_limit
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ class AppCalls(ABC):
         """
         from pyengine.features.calls.functions import make_memo
 
+        refuse_class(self, "memo")
         options = CallOptions(
             share=share,
             cache_errors=cache_errors,

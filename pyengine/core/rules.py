@@ -20,6 +20,7 @@ have them.
 |   | `asyncio.wait_for` awaits in place on 3.11 too (loop/wait_for.py) |
 |   | the defaults with which a run begins are its first recorded value (replay/begun_defaults.py) |
 |   | a time below zero is over, and a receive that lost may be asked for again (replay/signal_inbox.py) |
+|   | steps, workflows, memos and errors that workflow code defines are refused (definitions/one_name.py) |
 |   | child runs end with the await that is cancelled, and with their parent (replay/child_runs.py) |
 """
 
@@ -41,6 +42,9 @@ _EXACT_VALUES_RULES = 4
 
 CHILDREN_RULES = 4
 """The first rules by which a child run ends with the await that is cancelled, and with its parent."""
+
+DEFINITIONS_RULES = 4
+"""The first rules by which workflow code may not define steps and workflows."""
 
 HTTP_NAMES_RULES = 4
 """The first rules by which a step of `ctx.http` has the name of its request."""

@@ -1,11 +1,11 @@
 """One function under each name.
 
 Lives here: `OneName`, which refuses a second function or error class of a name, unless it is the same one,
-loaded again. May not: finding functions (registry.py). The theory: two functions are the same if the same
-lines made them, with the same values around them. A module that is executed again (`importlib.reload`) makes
-each of its functions again, wherever they stand now, and so does the cell of a notebook that is run again.
-But what a factory, or a decorator without `functools.wraps`, makes under one name are several functions, and
-the last would run in place of all.
+loaded again, and what workflow code defines. May not: finding functions (registry.py). The theory: two
+functions are the same if the same lines made them, with the same values around them. A module that is
+executed again (`importlib.reload`) makes each of its functions again, wherever they stand now, and so does
+the cell of a notebook that is run again. But what a factory, or a decorator without `functools.wraps`, makes
+under one name are several functions, and the last would run in place of all.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Hashable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
-from pyengine.errors import InvalidRequest
+from pyengine.core.definitions.current_run import scope
+from pyengine.core.rules import DEFINITIONS_RULES
+from pyengine.errors import ForbiddenInWorkflow, InvalidRequest
 
 _PLAIN: Final = (str, bytes, int, float, bool)
 _OWN: Final = __name__.partition(".")[0]
@@ -44,7 +46,9 @@ class OneName:
 
         Raises:
             InvalidRequest: another function has it.
+            ForbiddenInWorkflow: workflow code defines it.
         """
+        _refuse_in_workflow(what)
         module = sys.modules.get(getattr(fn, "__module__", None) or "")
         new = _Known(fn, getattr(module, "__spec__", None), _place_of_registration())
         known = self._known.get(name)
@@ -57,7 +61,9 @@ class OneName:
 
         Raises:
             InvalidRequest: another class has it.
+            ForbiddenInWorkflow: workflow code defines it.
         """
+        _refuse_in_workflow(f"error {cls.__qualname__!r}")
         module, place = sys.modules.get(cls.__module__), _place_of_registration()
         name = ("error", cls.__module__, cls.__qualname__)
         new, known = _Known(cls, getattr(module, "__spec__", None), place), self._known.get(name)
@@ -141,11 +147,38 @@ def _in_cell(fn: Any) -> bool:
     return fn.__module__ == "__main__" and code is not None and code.co_filename != script
 
 
-def _place_of_registration() -> str:
-    frame = sys._getframe(1)
-    while str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OWN and frame.f_back is not None:
+def _refuse_in_workflow(what: str) -> None:
+    """Refuse what workflow code defines, unless it imports the module that does."""
+    within = scope.get()
+    if within is None or within.run.rules < DEFINITIONS_RULES:
+        return
+    frame: FrameType | None = _registering()
+    while frame is not None and not _is_own(frame):
+        if frame.f_code.co_name == "<module>":
+            return
         frame = frame.f_back
+    raise ForbiddenInWorkflow(
+        f"{what} is defined in workflow code, at {_place_of_registration()}: each run and each replay would "
+        f"define another (run {within.run.id!r})",
+        hint="define it at the top level of the module, and give it what it needs as arguments",
+    )
+
+
+def _place_of_registration() -> str:
+    frame = _registering()
     return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+
+
+def _registering() -> FrameType:
+    """Return the frame of the code that registers something."""
+    frame = sys._getframe(1)
+    while _is_own(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _is_own(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OWN
 
 
 def _refusal(known: _Known, new: _Known, what: str) -> InvalidRequest:

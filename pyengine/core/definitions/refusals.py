@@ -1,8 +1,8 @@
 """Sentences for objects that are not what a decorator or a verb takes.
 
-Lives here: `not_a_workflow`, `refuse_no_function`, `hint_for_sync` and `name_options`, which know the usual
-mistakes. May not: the checks of options (registry.py). Each sentence names the object as the code has it, and
-what to write instead.
+Lives here: `not_a_workflow`, `refuse_class`, `refuse_no_function`, `hint_for_sync` and `name_options`, which
+know the usual mistakes. May not: the checks of options (registry.py). Each sentence names the object as the
+code has it, and what to write instead.
 """
 
 from __future__ import annotations
@@ -65,6 +65,22 @@ def name_options(error: InvalidRequest, given: Mapping[str, Any], verb: str, opt
     """
     if given and error.takes is not None:
         error.hint = f"{error.hint}; options of {verb}: {', '.join(options)}"
+
+
+def refuse_class(app: object, kind: str) -> None:
+    """Refuse a decorator of the class App: the function that it decorates is its `self`.
+
+    Args:
+        app: the `self` of the decorator.
+        kind: its name, such as "step".
+
+    Raises:
+        InvalidRequest: it is a function.
+    """
+    if inspect.isroutine(app):
+        raise InvalidRequest(
+            f"App.{kind} decorates {_name(app)}, and App is the class", hint=f"app = App(), then @app.{kind}"
+        )
 
 
 def refuse_no_function(fn: Any, kind: str) -> None:

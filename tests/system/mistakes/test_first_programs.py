@@ -1,0 +1,107 @@
+"""Mistakes of first programs, and the sentences that answer them: where definitions stand, and on what."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyengine import App
+from pyengine.core.rules import DEFINITIONS_RULES
+from pyengine.errors import InvalidRequest
+from tests.core.replay.memory_run import MemoryRun, workflow
+from tests.system.mistakes.places import line_of
+
+
+def define_step(app: App) -> Any:
+    """A helper that workflow code calls."""
+
+    @app.step
+    async def charge() -> None: ...
+
+
+def define_workflow(app: App) -> Any:
+    @app.workflow
+    async def refund() -> None: ...
+
+
+def define_memo(app: App) -> Any:
+    @app.memo(version="1")
+    async def price() -> None: ...
+
+
+def define_error(app: App) -> Any:
+    @app.error
+    class Declined(Exception): ...
+
+
+@pytest.mark.parametrize(
+    ("define", "what", "line"),
+    [
+        (define_step, "step 'charge'", "@app.step"),
+        (define_workflow, "workflow 'refund', version '1',", "@app.workflow"),
+        (define_memo, "memo 'price'", "@app.memo"),
+        (define_error, "error 'define_error.<locals>.Declined'", "@app.error"),
+    ],
+)
+def test_a_definition_inside_a_workflow(define: Callable[[App], Any], what: str, line: str) -> None:
+    """The first run refuses it, and not only the second; runs that began by older rules go on."""
+
+    @workflow
+    async def shop() -> None:
+        define(App())
+
+    run = MemoryRun(shop)
+    run.advance()
+    place = f"{__file__}, line {line_of(define, line)}"
+    assert run.error.args[0].startswith(f"{what} is defined in workflow code, at {place}: each run and each")
+    assert "define it at the top level of the module" in str(run.error)
+    older = MemoryRun(shop, rules=DEFINITIONS_RULES - 1)
+    older.advance()
+    assert older.value is None
+
+
+def test_a_module_that_workflow_code_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps are defined once, whoever imports it first."""
+    text = """
+        from pyengine import App
+
+        app = App()
+
+        def made():
+            @app.step
+            async def charge() -> None: ...
+
+            return charge
+
+        charge = made()
+        """
+    tmp_path.joinpath("steps_imported_late.py").write_text(textwrap.dedent(text), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    @workflow
+    async def shop() -> str:
+        from steps_imported_late import charge
+
+        return str(charge.name)
+
+    run = MemoryRun(shop)
+    run.advance()
+    del sys.modules["steps_imported_late"]
+    assert run.value == "charge"
+
+
+@pytest.mark.parametrize("kind", ["step", "workflow", "memo"])
+def test_a_decorator_of_the_class(kind: str) -> None:
+    """The definition is refused: the function would be `self`."""
+    decorator: Any = getattr(App, kind)
+
+    async def charge() -> None: ...
+
+    with pytest.raises(InvalidRequest, match=f"^App.{kind} decorates charge, and App is the class") as caught:
+        decorator(charge)
+    assert caught.value.hint == f"app = App(), then @app.{kind}"
