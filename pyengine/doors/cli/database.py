@@ -74,7 +74,7 @@ class Database:
         """The database's name in messages."""
         if self.target.embedded:
             return f"embedded Postgres in {self.target.data_dir}"
-        return f"{where(self.url)} (from {origin(self.target)})"
+        return f"database {where(self.url)} (from {origin(self.target)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,11 +182,13 @@ def test_a_worker_serves_adapters_too(at_database: Any, dsn: str, folder: Path) 
 
 
 def test_a_worker_serves_until_it_is_stopped(at_database: Any, dsn: str, folder: Path) -> None:
-    """Runs are served by the working directory's module; SIGTERM ends it with exit code 0."""
+    """Runs are served by the working directory's module; SIGTERM ends it with exit code 0. It begins with a
+    sentence that says from where (F13).
+    """
     running = launch(dsn)
     try:
         assert running.stdout is not None
-        assert "serves hello from queue default" in running.stdout.readline()
+        assert "serves hello from queue default in the database " in running.stdout.readline()
         good = at_database("start", "hello", '["world"]', "--wait", "--anyway", "--json")
         assert (good.code, good.document["result"]) == (0, "hello world")
         wrong = at_database("start", "hello", '{"nam": "x"}', "--wait")

@@ -145,6 +145,16 @@ def test_promises_and_steps(conn: Connection) -> None:
     ]
 
 
+def test_timers_of_ended_runs_are_left_out(conn: Connection) -> None:
+    """Nobody waits for a timer once its run has ended; what somebody may still answer is shown (C083)."""
+    held = begin_run(conn, "r")
+    take_turn(conn, "W", report(held, commands=[promise(0), timer(1, 9)], end=complete()))
+    rows = "select id, state from durable.promises order by id"
+    assert conn.execute(rows).fetchall() == [("r", "resolved"), ("r.0", "pending")]
+    # the timer is there, and settles in its time
+    assert conn.execute("select state from durable._promises where timer").fetchall() == [("pending",)]
+
+
 def test_tasks_show_the_fulfilled(conn: Connection, clock: Clock) -> None:
     """Tasks of settled promises, whose rows are gone, are shown as fulfilled at their last version."""
     for name in ("live", "over"):

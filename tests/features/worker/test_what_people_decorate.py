@@ -17,7 +17,10 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from unittest.mock import AsyncMock
 
+import pydantic
 import pytest
+import tenacity
+import wrapt
 
 from pyengine import App
 from pyengine.core.values.tracebacks import place_of
@@ -72,6 +75,23 @@ def retrying(attempts: int) -> Any:
         return wrapper
 
     return decorate
+
+
+def failing(times: int) -> Any:
+    """A function that fails so often, then doubles."""
+    failures = iter(range(times))
+
+    async def flaky(n: int) -> int:
+        if next(failures, None) is not None:
+            raise OSError("try again")
+        return 2 * n
+
+    return flaky
+
+
+@wrapt.decorator
+def through(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    return wrapped(*args, **kwargs)
 
 
 def as_list(fn: Any) -> Any:
@@ -201,6 +221,10 @@ WORKS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "an async wrapper of a plain one": (in_a_thread(treble), (2,), 6),
     "no wraps": (barely(double), (2,), 4),
     "retries of a library": (retrying(3)(double), (2,), 4),
+    "tenacity": (tenacity.retry(wait=tenacity.wait_none())(failing(2)), (2,), 4),
+    "tenacity, plain": (tenacity.retry(treble), (2,), 6),
+    "wrapt": (through(double), (2,), 4),
+    "validate_call": (pydantic.validate_call(double), (2,), 4),
     "lru_cache": (functools.lru_cache(treble), (2,), 6),
     "cache": (functools.cache(treble), (2,), 6),
     "a generator in a list": (as_list(counted), (3,), [0, 1, 2]),

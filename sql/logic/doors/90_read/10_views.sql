@@ -276,6 +276,9 @@ select p.id, 'pending', p.target, p.timer, p.external, durable._decoded(p.param_
        (select o.id from durable._executions o where o.execution = p.execution), p.child, p.tenant
 from durable._promises p
 where p.target is null and p.state = 'pending'
+  and (not p.timer
+       or coalesce((select o.status not in ('completed', 'failed', 'cancelled') from durable._executions o
+                    where o.execution = p.execution), true))
 union all
 select p.id, p.state, p.target, p.timer, p.external, durable._decoded(p.param_data), p.param_headers,
        durable._decoded(p.value_data), p.value_headers, p.tags, durable._at(p.created_at), durable._at(p.settled_at),
@@ -284,7 +287,7 @@ select p.id, p.state, p.target, p.timer, p.external, durable._decoded(p.param_da
 from durable._refutable p
 where p.state <> 'pending' and durable._at(p.settled_at) is not null;
 comment on view durable.promises is
-  'Durable promises: runs, timers, external ones and protocol clients''. Pending ones are found by their tasks, or among those that have none. param and value are decoded, whether the engine or an SDK wrote them. The local steps of runs are in durable.steps.';
+  'Durable promises: runs, timers, external ones and protocol clients''. Pending ones are found by their tasks, or among those that have none; timers of runs that have ended are left out: nobody waits for them. param and value are decoded, whether the engine or an SDK wrote them. The local steps of runs are in durable.steps.';
 comment on column durable.promises.id is 'Its id.';
 comment on column durable.promises.state is 'pending, resolved, rejected, rejected_canceled or rejected_timedout.';
 comment on column durable.promises.target is 'Where its task goes: a queue, an address, a service; null: it has no task.';
