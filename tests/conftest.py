@@ -28,6 +28,7 @@ from pytest_postgresql import factories
 from pytest_postgresql.executors import NoopExecutor
 
 from tests.support import history as transitions
+from tests.support import sampling
 from tests.support.barrier import Stage
 from tests.support.bytecode import keep_bytecode
 from tests.support.clock import Clock
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from tests.support.pooler import Pooler
 
 Connection = psycopg.Connection[TupleRow]
-SEED, FULL = "PYENGINE_TEST_SEED", "PYENGINE_TEST_FULL"
+SEED, FULL, SAMPLED = "PYENGINE_TEST_SEED", "PYENGINE_TEST_FULL", "PYENGINE_TEST_SAMPLED"
 RESULTS = Path(__file__).parent.parent / "bench" / "results"
 # the mark `fast`: replay, style and one SQL file, without what starts many processes
 FAST = re.compile(
@@ -102,6 +103,8 @@ def pytest_configure(config: pytest.Config) -> None:
     seed = config.getoption("--seed")
     os.environ[SEED] = str(random.SystemRandom().randrange(2**31) if seed is None else seed)
     os.environ[FULL] = "1" if config.getoption("--full") else ""
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    os.environ[SAMPLED] = "1" if whole and not config.getoption("--full") else ""
     begin_session()
 
 
@@ -134,9 +137,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the large sizes to --full, and with --pooled all that the option cannot change, because it has no
-    database of its own, needs a session of its own, or asks for the pooler by name: they are deselected and
-    counted, not skipped."""
+    """Leave the large sizes to --full, the forms of a test that were not drawn to other seeds, and with
+    --pooled all that the option cannot change, because it has no database of its own, needs a session of its
+    own, or asks for the pooler by name: they are deselected and counted, not skipped."""
 
     def left_out(item: pytest.Item) -> bool:
         if item.get_closest_marker("full") and not config.getoption("--full"):
@@ -146,6 +149,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return bool(config.getoption("--pooled")) and not changes
 
     out = {id(item) for item in items if left_out(item)}
+    if os.environ.get(SAMPLED):
+        sizes = [(item.nodeid, mark.args[0]) for item in items if (mark := item.get_closest_marker("sample"))]
+        of_other_seeds = sampling.left_out(sizes, os.environ[SEED])
+        out |= {id(item) for item in items if item.nodeid in of_other_seeds}
     if out:
         config.hook.pytest_deselected(items=[item for item in items if id(item) in out])
         items[:] = [item for item in items if id(item) not in out]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 
+from tests.support.sampling import left_out
 from tests.support.tree import ROOT
 
-LARGER = re.compile(r'mark\.full\b|PYENGINE_TEST_FULL|getoption\("--full"\)')
+LARGER = re.compile(r'mark\.full\b|mark\.sample\b|PYENGINE_TEST_FULL|getoption\("--full"\)')
 DAY = re.compile(r"20\d\d-[01]\d-[0-3]\d|unknown")
 
 
@@ -33,3 +34,13 @@ def test_a_larger_size_is_found() -> None:
     assert is_larger("@pytest.mark." + "full")
     assert is_larger('request.config.getoption("--' + 'full")')
     assert not is_larger("@pytest.mark.session('x')")
+
+
+def test_a_sample_is_drawn_by_the_seed() -> None:
+    """As many forms as are asked for, the same ones again with the same seed, and in the end each of them."""
+    forms = [(f"a.py::test_it[{number}]", 3) for number in range(8)] + [("b.py::test_it[0]", 3)]
+    names = {name for name, _ in forms}
+    drawn = [names - left_out(forms, str(seed)) for seed in range(40)]
+    assert {len(each) for each in drawn} == {4} and all("b.py::test_it[0]" in each for each in drawn)
+    assert names - left_out(forms, "7") == drawn[7]
+    assert set().union(*drawn) == names

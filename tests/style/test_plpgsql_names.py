@@ -136,6 +136,7 @@ def test_the_checker_accepts_a_sound_body(conn: Connection) -> None:
     assert not problems, "\n".join(map(str, problems))
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("fault", UNSOUND)
 def test_the_checker_reports(conn: Connection, fault: str) -> None:
     """Each kind of fault that PostgreSQL lets into a body is found, and the message names it."""

@@ -209,6 +209,7 @@ def next_child(conn: Connection, id: str = "r") -> int:
     return int(row[0])
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("end", [complete(), fail()])
 @pytest.mark.parametrize("outcome", [done, broken])
 @pytest.mark.parametrize("name", SINGLE)
@@ -287,6 +288,7 @@ BATCH = {
 }
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("outcome", [done, broken])
 @pytest.mark.parametrize("name", SINGLE | OTHERS)
 def test_a_result_alone(

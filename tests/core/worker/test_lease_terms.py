@@ -116,6 +116,7 @@ def _taken(conn: Connection, run: str) -> None:
         take_turn(conn, "V", want=1, workflows=["go"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ["a claim", pytest.param("a hand-off", marks=pytest.mark.session("notes"))])
 def test_what_is_read_after_its_lease_begins_no_body(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, how: str

@@ -131,6 +131,7 @@ def test_the_captures_of_the_documentation(dsn: str, name: str) -> None:
             assert shown == block, f"at {width} columns it prints:\n{shown}"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize(
     ("columns", "words"),

@@ -83,6 +83,7 @@ def test_what_is_checked_is_what_is_made() -> None:
     assert request.document == {"kind": "promise.get", "head": {"corrId": "c"}, "data": {"id": "c"}}
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("place", ["data", "head", "top"])
 @pytest.mark.parametrize(
     ("header", "auth"),

@@ -95,6 +95,7 @@ def test_rows_are_removed(own: OwnDatabase) -> None:
         assert conn.execute(COUNTED).fetchone() == (0,)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("what", MORE)
 def test_more_than_rows_is_never_kept(own: OwnDatabase, what: str) -> None:
     """A change of the catalogue, of the database or of its size is not there for the next test."""

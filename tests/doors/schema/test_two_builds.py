@@ -79,6 +79,7 @@ def test_a_changed_setting_survives_an_install(dsn: str) -> None:
     assert settings(dsn)["sweep_limit"] == "777"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("change", "what"),
     [

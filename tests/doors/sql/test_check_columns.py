@@ -6,6 +6,7 @@ A column that is added needs a law or a reason.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import psycopg
@@ -208,9 +209,13 @@ def is_seen(conn: Connection, table: str, column: str, type_: str) -> bool:
 
 
 @pytest.mark.unlawful
-def test_a_wrong_value_of_each_column_is_seen(inhabited: Connection) -> None:
-    """Those that are not are listed with the reason."""
+def test_a_wrong_value_of_each_column_is_seen(
+    inhabited: Connection, seed: int, request: pytest.FixtureRequest
+) -> None:
+    """Those that are not are listed with the reason. By default a quarter of them, by the seed."""
     columns = inhabited.execute(COLUMNS).fetchall()
+    if not request.config.getoption("--full"):
+        columns = random.Random(seed).sample(columns, len(columns) // 4)
     unseen = {
         f"{table}.{column}"
         for table, column, type_ in columns

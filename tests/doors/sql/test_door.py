@@ -121,6 +121,7 @@ def everything(conn: Connection) -> Rows:
     return dict(zip(tables, found or (), strict=True))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_rollback_leaves_no_trace(own: Connection, verb: str) -> None:
     """Not a row of any table differs after the caller's transaction is rolled back; before, some did."""
@@ -132,6 +133,7 @@ def test_a_rollback_leaves_no_trace(own: Connection, verb: str) -> None:
     assert everything(own) == before
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("verb", VERBS)
 def test_savepoints(own: Connection, verb: str) -> None:
     """Rolled back to a savepoint a verb leaves no trace, and what came before it stays; released it stays."""
@@ -161,6 +163,7 @@ def heard(own: Connection, ears: Connection) -> int:
     return len(payloads)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("verb", VERBS)
 def test_notifications_follow_commits_only(own: Connection, direct: str, verb: str) -> None:
     """After a rollback, of all or to a savepoint, nobody is told anything; a commit tells who waits."""
@@ -174,6 +177,7 @@ def test_notifications_follow_commits_only(own: Connection, direct: str, verb: s
         assert count > 0 if verb in HINTED else count >= 0
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("verb", VERBS)
 def test_under_any_search_path(inside: Connection, verb: str) -> None:
     """A search path with nothing in it, or with functions, operators and tables of somebody else in front,
@@ -223,6 +227,7 @@ RUNS = "select id from durable.runs where workflow = 'checkout' order by id"
 ORDERS = [("order-1",), ("order-2",), ("order-3",)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("path", ["public", "''", "evil, pg_catalog, public"])
 @pytest.mark.parametrize("when", ATTACH)
 def test_in_triggers(own: Connection, when: str, path: str) -> None:

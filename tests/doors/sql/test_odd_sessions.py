@@ -97,6 +97,7 @@ def test_the_schema_is_installed_under_any_setting(
     assert bodies(odd) == bodies(plain)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("setting", "value"), [("client_encoding", "SQL_ASCII"), ("transaction_timeout", "100ms")]
 )

@@ -431,6 +431,7 @@ def test_pages(conn: Connection, kind: str) -> None:
     assert say(conn, f"{kind}.search", cursor="99").data == {f"{kind}s": []}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["promise", "schedule"])
 def test_pages_of_large_ones(conn: Connection, kind: str) -> None:
     """A page ends with the promise, or the schedule, that makes it large, whatever its limit; the next one

@@ -215,6 +215,7 @@ CLIENT: list[tuple[Procedure, Call]] = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("tasks")
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_the_client_reads_the_listed_columns(full: Connection, mode: str) -> None:

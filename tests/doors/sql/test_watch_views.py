@@ -48,6 +48,7 @@ def clock(standing_clock: None, dsn: str) -> Iterator[Clock]:
     frozen.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.unlawful
 @pytest.mark.parametrize("law", LAWS)
 def test_a_broken_law_is_reported(conn: Connection, clock: Clock, law: str) -> None:

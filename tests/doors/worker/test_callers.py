@@ -153,6 +153,7 @@ DONE = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rollback_leaves_nothing_and_a_commit_everything(kind: str, dsn: str, conn: Connection) -> None:
     """After a rollback every table of the engine is as it was; after a commit every verb has worked."""

@@ -92,6 +92,7 @@ def waits(conn: Connection) -> Callable[[], bool]:
     return lambda: conn.execute(asked).fetchone() == (True,)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("workflow", ["threaded", "deaf"])
 def test_a_memo_that_hangs_keeps_no_process(
     workflow: str, begin: Begin, conn: Connection, tmp_path: Path

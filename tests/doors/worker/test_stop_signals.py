@@ -150,6 +150,7 @@ def test_nothing_holds_up_a_second_signal(what: str, serve: Serve, conn: Connect
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("what", HOLDING)
 def test_nothing_holds_up_a_stop(what: str, serve: Serve, dsn: str, conn: Connection, tmp_path: Path) -> None:
     """One signal: the process ends after the grace, its runs are there for others, no crash is counted."""
@@ -306,6 +307,7 @@ def test_a_child_keeps_no_session_of_its_parent(
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("door", "table"),
     [

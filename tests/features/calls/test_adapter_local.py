@@ -110,6 +110,7 @@ def test_the_output_of_a_program_is_the_result(programs: Path, script: str, uri:
     assert finish(request(uri, values=values)) == Done("ok", value=value)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("script", "uri", "message", "data"),
     [
@@ -222,6 +223,7 @@ def test_a_lost_job_is_given_up(programs: Path) -> None:
     assert (lost.retryable, lost.error["code"]) == (False, "job_lost")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("trap", ["", "trap '' TERM; "])
 def test_a_cancellation_ends_the_job(programs: Path, tmp_path: Path, trap: str) -> None:
     """The whole group gets SIGTERM, and SIGKILL if it does not end; another cancellation finds nothing."""

@@ -497,6 +497,7 @@ def test_what_is_no_part_of_the_identity_goes_beside(lab: Lab) -> None:
     assert seen == [(1, True)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("switch", "runs"), [("off", 4), ("refresh", 4), pytest.param("on", 1, marks=pytest.mark.full)]
 )

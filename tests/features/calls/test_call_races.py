@@ -224,6 +224,7 @@ HELD = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("table", HELD)
 def test_a_locked_row_stops_nobody_else(dsn: str, open_scene: Scene, table: str) -> None:
     """With all rows of one call locked by hand, another is made, polled, failed, integrated and swept; the

@@ -54,6 +54,7 @@ def sites(dsn: str, another_database: Callable[[], str]) -> tuple[Site, Site]:
     return first, second
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["folder", "database"])
 def test_results_go_from_one_installation_to_another(
     sites: tuple[Site, Site], tmp_path: Path, kind: str

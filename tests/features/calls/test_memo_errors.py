@@ -39,6 +39,7 @@ HOSTILE: dict[str, Callable[[], int]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("how", [how for how in HOSTILE if how != "fine"])
 @pytest.mark.parametrize("is_async", [True, False])
 def test_whatever_a_function_raises_is_its_result(dsn: str, how: str, is_async: bool) -> None:

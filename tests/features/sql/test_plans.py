@@ -454,6 +454,7 @@ def act_all(session: Connection, tag: str) -> None:
         ask(session, call)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "plans",
     [

@@ -129,6 +129,7 @@ def inside(request: pytest.FixtureRequest) -> Iterator[Connection]:
         yield connection
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_wait_that_cannot_begin_fails_at_its_place(inside: Connection, case: str) -> None:
     """The turn is accepted and everything else of it counts; that child has failed, in the journal, and the

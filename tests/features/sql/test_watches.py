@@ -308,6 +308,7 @@ STATEMENTS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", STATEMENTS)
 def test_every_statement_that_makes_a_row_so_wakes(conn: Connection, clock: Clock, case: str) -> None:
     """Once, with the row as it is then."""
@@ -364,6 +365,7 @@ TAKEN_BACK = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", TAKEN_BACK)
 def test_changes_undone_in_a_transaction_wake_no_run(conn: Connection, clock: Clock, case: str) -> None:
     """A row that was so within a transaction and is not any more when it commits."""

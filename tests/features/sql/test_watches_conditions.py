@@ -94,6 +94,7 @@ def test_a_condition_is_not_volatile(conn: Connection, name: str) -> None:
     assert "which is volatile" in str(caught.value.diag.message_primary)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", STABLE)
 def test_a_condition_may_be_stable(conn: Connection, name: str) -> None:
     """What reads the clock of the transaction, a setting or the catalogue is taken."""

@@ -169,6 +169,7 @@ def open_transaction(dsn: str, statements: Sequence[str]) -> Iterator[Connection
         yield user
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("names", HELD)
 @pytest.mark.session("the user's transaction and presence")
 def test_everybody_else_goes_on(dsn: str, conn: Connection, names: tuple[str, ...]) -> None:
@@ -354,6 +355,7 @@ WIDE = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "hold_s"),
     [

@@ -98,6 +98,7 @@ def test_an_error_of_the_server_is_done_again(run: Runs, conn: Connection, way: 
     assert conn.execute("select count(*) from lab.calls").fetchone() == (1,)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("way", "state"), pairs(list(SPOILT), [*SERVERS, "55P03", "57014"]))
 def test_an_error_at_the_engines_own_doing_is_done_again(
     run: Runs, conn: Connection, way: str, state: str
@@ -109,6 +110,7 @@ def test_an_error_at_the_engines_own_doing_is_done_again(
     assert conn.execute("select last_value from lab.tries").fetchone() == (3,)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("state", "way"), pairs(["55P03", "53400", "58P01", "22012"], WAYS))
 def test_an_error_of_the_users_statement_stays_his(run: Runs, conn: Connection, way: str, state: str) -> None:
     """A lock that his function did not get, a limit that he has set, a file that is not there."""

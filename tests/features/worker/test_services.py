@@ -175,6 +175,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("frees", [True, False], ids=["its session goes on", "its session ends too"])
 @pytest.mark.session("a session is ended under its owner")
 def test_a_worker_is_killed_in_a_step(billing: App, conn: Connection, dsn: str, frees: bool) -> None:

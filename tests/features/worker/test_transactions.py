@@ -313,6 +313,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_does_not_belong_inside_is_refused(
     what: str, dsn: str, accounts: psycopg.Connection[Any]

@@ -88,7 +88,7 @@ group by run having count(m.run) is distinct from max(t.number) or min(m.chance)
 
 
 @pytest.mark.parametrize(
-    "size", [pytest.param(4, id="4"), pytest.param(1000, id="1000", marks=pytest.mark.full)]
+    "size", [pytest.param(2, id="2"), pytest.param(1000, id="1000", marks=pytest.mark.full)]
 )
 def test_random_workflows_under_faults(
     another_database: Callable[[], str],

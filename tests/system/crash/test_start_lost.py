@@ -146,6 +146,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("door", "waits", "caller"), CASES)
 def test_a_start_that_was_lost_is_taken_for_no_other_run(
     url: str, tmp_path: Path, door: Door, waits: str, caller: str

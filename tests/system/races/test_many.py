@@ -165,12 +165,14 @@ CROSSED = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("scene", CROSSED)
 def test_crossed(conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene]) -> None:
     """Any two verbs for the same runs, in crossed order: one waits, and both are done."""
     play_in_every_order(conn, clock, stage, scene)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("scene", [*(beside_turns(verb) for verb in VERBS), beside_a_family, past_deadlines])
 def test_three(conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene]) -> None:
     """Two verbs in crossed order beside a turn, a family or the sweep."""

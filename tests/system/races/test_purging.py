@@ -242,6 +242,7 @@ SCENES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_a_purge_beside(
     conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene]

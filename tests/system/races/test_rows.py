@@ -213,6 +213,7 @@ SCENES: dict[str, Callable[[World], Scene]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", SCENES)
 def test_writers_meet_a_wait(conn: Connection, clock: Clock, stage: Stage, name: str) -> None:
     """Every interleaving of a registering run, a writer and rounds of housekeeping."""

@@ -297,6 +297,7 @@ SCENES: list[Callable[[World], Scene]] = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: str(scene.__name__))
 def test_in_every_order(
     conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene]

@@ -414,6 +414,7 @@ UNNAMED = (
 )
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("scene", "table"), SCENES)
 def test_locked_side_rows_are_left_out(
     dsn: str, conn: Connection, clock: Clock, scene: Callable[[Connection, Clock], Play], table: str

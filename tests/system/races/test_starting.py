@@ -235,6 +235,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("scene", "most"), CASES)
 def test_in_every_order(
     conn: Connection, clock: Clock, stage: Stage, scene: Callable[[World], Scene], most: int
@@ -272,6 +273,7 @@ def test_locks_have_one_order(conn: Connection, stage: Stage, kind: str) -> None
 IDS = [f"r{n}" for n in range(1500)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("held", [{}, {"key": "k"}])
 def test_more_ids_than_named_locks_block_no_other_start(
     conn: Connection, stage: Stage, held: dict[str, str]

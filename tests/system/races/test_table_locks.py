@@ -52,6 +52,7 @@ def is_refused(dsn: str, table: str, text: str, *values: object) -> bool:
     return False
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("table", ["_workers", "_tasks", "_executions", "settings"])
 @pytest.mark.parametrize("name", [*STATEMENTS, "report"])
 def test_nothing_waits_for_a_locked_table(dsn: str, conn: Connection, name: str, table: str) -> None:
@@ -62,6 +63,7 @@ def test_nothing_waits_for_a_locked_table(dsn: str, conn: Connection, name: str,
     is_refused(dsn, table, text, *values)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", SELDOM)
 def test_nothing_waits_that_is_called_seldom(dsn: str, name: str) -> None:
     """It is refused with 55P03."""
