@@ -38,7 +38,8 @@ SECOND_FORM_RULES = 4
 TWO_HASHES_RULES = 4
 """The first rules by which a call has a second hash, of its text without defaults."""
 
-_EXACT_VALUES_RULES = 4
+EXACT_VALUES_RULES = 4
+"""The first rules by which what would come back as something else that is equal is refused."""
 
 CHILDREN_RULES = 4
 """The first rules by which a child run ends with the await that is cancelled, and with its parent."""
@@ -71,4 +72,4 @@ def is_exact(rules: int | None) -> bool:
     Args:
         rules: those of the run; None for what belongs to none.
     """
-    return rules is None or rules >= _EXACT_VALUES_RULES
+    return rules is None or rules >= EXACT_VALUES_RULES

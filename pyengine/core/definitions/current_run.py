@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from pyengine.core.definitions.definition import StepDef, WorkflowDef
-from pyengine.core.rules import RULES, is_exact
+from pyengine.core.rules import EXACT_VALUES_RULES, RULES
 from pyengine.core.values.codec import TypeCodec
 from pyengine.errors import ForbiddenInWorkflow, InvalidRequest
 
@@ -55,7 +55,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exact(self) -> bool:
         """Whether its values must come back as what they are, and not only equal."""
-        return is_exact(self.rules)
+        return self.rules >= EXACT_VALUES_RULES
 
 
 class StepToken(msgspec.Struct, eq=False, kw_only=True):

@@ -432,9 +432,10 @@ class Registry:
     def signals(self, workflow: WorkflowDef) -> ReceivedSignals:
         """Return the signals that a workflow receives."""
         at = (workflow.name, workflow.version)
-        if at not in self._received:
-            self._received[at] = self._receives(workflow)
-        return self._received[at]
+        received = self._received.get(at)
+        if received is None:
+            received = self._received[at] = self._receives(workflow)
+        return received
 
     def signal_types(self, name: str) -> list[Any]:
         """Return the types that a signal has in the workflows that receive it."""

@@ -302,11 +302,13 @@ class DeterministicLoop(_EventLoop):
 
     def _report_unread(self) -> None:
         """Report the errors of tasks that no code received: some Pythons free such a task too late to."""
-        for task in self._tasks:
-            if task.done() and task._log_traceback:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            if not task.done():
+                self._tasks.append(task)
+            elif task._log_traceback:
                 message = "Task exception was never retrieved"
                 self.call_exception_handler({"message": message, "exception": task.exception()})
-        self._prune()
 
     async def _blocked(self) -> None:
         await self.new_future()

@@ -39,6 +39,8 @@ def begun_arguments(signature: Signature, sequence: CallSequence) -> tuple[tuple
     if sequence.run.rules < DEFAULTS_RULES:
         return args, kwargs
     row = sequence.row()
+    if row is None and not signature.defaults:
+        return args, kwargs
     if row is not None and (row.type, row.name) == (RowType.RANDOM_GENERATED, _NAME):
         sequence.next_child += 1
         return _complete(signature, args, kwargs, _decode(row.data or "{}"))

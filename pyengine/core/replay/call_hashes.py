@@ -61,3 +61,10 @@ class HashedCall(NamedTuple):
 
     def _hash(self, text: bytes) -> str:
         return sha256(self.key + text).hexdigest()[:_DIGITS]
+
+
+def hashed(
+    name: str, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bytes
+) -> HashedCall:
+    """Return the call of a child run, as `input_hash` hashes it."""
+    return HashedCall(name.encode() + b"\0", signature, args, kwargs, packed)

@@ -40,7 +40,7 @@ from pyengine.core.protocol.commands import (
 )
 from pyengine.core.protocol.journal import SCHEDULING_STEPS, RowType
 from pyengine.core.replay.asks import Asks
-from pyengine.core.replay.call_hashes import HashedCall
+from pyengine.core.replay.call_hashes import HashedCall, hashed
 from pyengine.core.replay.call_sequence import NOTHING, CallSequence, Match
 from pyengine.core.replay.child_runs import ChildRuns
 from pyengine.core.replay.completions import read_into
@@ -151,7 +151,7 @@ class CallMatcher:
         child = sequence.next_child
         row = self._allocated.get(child)
         if row is None:
-            _, copy, named = signature.check(args, kwargs, packed, exact=self.run.exact)
+            _, copy, named = signature.check(args, kwargs, packed, exact=sequence.run.exact)
             if len(packed) > self.codec.unchecked_bytes:
                 self.codec.check_size(len(packed), f"the input of step {step.name} of run {self.run.id}")
             if child in self._history.open_receives:
@@ -163,16 +163,15 @@ class CallMatcher:
                 return call
             if signature.has_defaults:
                 called = HashedCall(step.key, signature, args, kwargs, packed)
-                digest = called.to_record(digest, self.run.rules)
+                digest = called.to_record(digest, sequence.run.rules)
             self.open_steps[child] = PendingStep(step, digest, packed, (copy, named))
             self.new_steps.append(child)
         elif (row.name != step.name or row.type not in SCHEDULING_STEPS) or (
             row.hash != digest
             and not HashedCall(step.key, signature, args, kwargs, packed).agrees(digest, row.hash)
         ):
-            signature.check(args, kwargs, packed, exact=self.run.exact)
-            got = describe_call("step", step.name, packed, digest)
-            return sequence.disagree(got, row, "step", step.name)
+            signature.check(args, kwargs, packed, exact=sequence.run.exact)
+            return sequence.disagree(describe_call("step", step.name, packed, digest), row, "step", step.name)
         elif row.type not in _WHOLE_STEPS:
             self.open_steps[child] = PendingStep(step, row.hash or digest, packed, None)
             self.new_steps.append(child)
@@ -204,26 +203,28 @@ class CallMatcher:
         if sequence.restricted and (dead := sequence.admit("child run", name)) is not None:
             return dead
         packed = signature.pack(args, kwargs)
-        digest = input_hash(name, packed)
-
-        def called() -> HashedCall:
-            return HashedCall(name.encode() + b"\0", signature, args, kwargs, packed)
-
+        digest = recorded = input_hash(name, packed)
         row = sequence.row()
         match: Match = "agrees"
         if row is None or (
             (row.type, row.name) != (RowType.CHILD_RUN_SCHEDULED, name)
-            or (row.hash != digest and not called().agrees(digest, row.hash))
+            or (
+                row.hash != digest
+                and not hashed(name, signature, args, kwargs, packed).agrees(digest, row.hash)
+            )
         ):
-            text = signature.check(args, kwargs, packed, exact=self.run.exact)[0]
+            text = signature.check(args, kwargs, packed, exact=sequence.run.exact)[0]
             workflow.refuse_namesake(self._workflow.home)
-            self.codec.check_size(len(packed), f"the input of child run {name} of run {self.run.id}")
+            if len(packed) > self.codec.unchecked_bytes:
+                self.codec.check_size(len(packed), f"the input of child run {name} of run {self.run.id}")
+            if signature.has_defaults:
+                recorded = hashed(name, signature, args, kwargs, packed).to_record(digest, sequence.run.rules)
             command = RunChild(
                 child=sequence.next_child,
                 name=name,
                 version=workflow.version,
                 queue=queue or workflow.queue,
-                hash=called().to_record(digest, self.run.rules),
+                hash=recorded,
                 param=text,
                 timeout_ms=workflow.deadline_ms if timeout_ms is None else timeout_ms,
                 detached=detached,

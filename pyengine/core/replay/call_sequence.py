@@ -99,7 +99,8 @@ class CallSequence:
         self._operations = 0
         self._refusals = 0
         self.swallows_at: str | None = None
-        self._has_long_id = len(run.id.encode()) > LONG_ID_BYTES
+        # a character has four bytes at most
+        self._may_have_long_id = 4 * len(run.id) > LONG_ID_BYTES
 
     # -- which calls are allowed
 
@@ -168,7 +169,7 @@ class CallSequence:
             self.halt(got, row)
             return "disagrees"
         command = make()
-        if self._has_long_id:
+        if self._may_have_long_id:
             self._check_room(command)
         self.commands.append(command)
         return "agrees"

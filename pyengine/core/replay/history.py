@@ -180,9 +180,9 @@ class History:
         """
         row = None
         for row in rows:
-            kind, child = row.type, row.child
-            if row.data:
-                self.size += len(row.data)
+            kind, child, data = row.type, row.child, row.data
+            if data:
+                self.size += len(data)
             if child is not None:
                 if kind in ALLOCATING:
                     self.allocated.setdefault(child, row)

@@ -35,6 +35,8 @@ each_run = logging.getLogger("pyengine.runs")
 """The logger of what happens to every run; a busy worker switches it off."""
 
 _NAMES_MAX = 5
+_WELL = (Complete, Cancelled)
+_UNFIT = (Halt, Refuse)
 _ENDS: dict[type, str] = {Complete: "completed", Cancelled: "cancelled", ContinueAsNew: "continued as new"}
 
 
@@ -93,7 +95,13 @@ def run_ended(info: RunInfo, end: Ending, now_ms: int, state: str) -> None:
         now_ms: the database's time, epoch milliseconds.
         state: of its task.
     """
-    if isinstance(end, Halt | Refuse) and state == "released":
+    if isinstance(end, _WELL) or (isinstance(end, ContinueAsNew) and end.error is None):
+        # first: it is the end of most runs
+        if each_run.isEnabledFor(logging.INFO):
+            ending = _ENDS[type(end)]
+            fields = _fields(info, f"run_{ending.replace(' ', '_')}")
+            each_run.info(f"run {info.id} of {info.workflow} {ending}", extra=fields)
+    elif isinstance(end, _UNFIT) and state == "released":
         record = read_record(end.problem)
         reason = record.get("message") if isinstance(record, dict) else None
         sentence = f"run {info.id} of {info.workflow} does not fit the code of this worker; "
@@ -103,18 +111,14 @@ def run_ended(info: RunInfo, end: Ending, now_ms: int, state: str) -> None:
         record = read_record(end.error)
         sentence = f"run {info.id} of {info.workflow} failed: {public_headline(record)}"
         logger.error(_with_traceback(sentence, record), extra=_fields(info, "run_failed"))
-    elif isinstance(end, Halt | Refuse):
+    elif isinstance(end, _UNFIT):
         run_halted(info, end.problem)
-    elif isinstance(end, ContinueAsNew) and end.error is not None:
+    elif isinstance(end, ContinueAsNew):
         record, delay_ms = read_record(end.error), end.retry_in_ms or 0
         at = _instant(now_ms + delay_ms)
         sentence = f"run {info.id} of {info.workflow} failed: {public_headline(record)}"
         sentence += f"; it is tried again in {delay_ms / 1000:g} s, at {at}"
         logger.warning(_with_traceback(sentence, record), extra=_fields(info, "run_retried", retry_at=at))
-    elif each_run.isEnabledFor(logging.INFO):
-        ending = _ENDS[type(end)]
-        fields = _fields(info, f"run_{ending.replace(' ', '_')}")
-        each_run.info(f"run {info.id} of {info.workflow} {ending}", extra=fields)
 
 
 def signals_unread(info: RunInfo, unread: Mapping[str, int]) -> None:

@@ -22,7 +22,6 @@ from pyengine.core.process import clock
 from pyengine.core.protocol.commands import StepOutcome
 from pyengine.core.protocol.progress import ProgressReport
 from pyengine.core.replay.advance import StepCall
-from pyengine.core.rules import is_exact
 from pyengine.core.values.codec import Codec
 
 _PROGRESS_PAUSE_S = 0.1
@@ -37,6 +36,7 @@ class Attempt(msgspec.Struct, eq=False):
         call: which attempt.
         begun: the journal knows, or will know with the next turn, that it has begun.
         rules: those of its run.
+        exact: whether values must come back as what they are, and not only equal, by those rules.
 
     The others belong to the step runner:
         started_s: when the body began, by our clock; 0 while it waits for its turn.
@@ -55,6 +55,7 @@ class Attempt(msgspec.Struct, eq=False):
     call: StepCall
     begun: bool = False
     rules: int | None = None
+    exact: bool = True
     started_s: float = 0.0
     wanted: bool = True
     timed_out: bool = False
@@ -63,11 +64,6 @@ class Attempt(msgspec.Struct, eq=False):
     task: asyncio.Task[None] | None = None
     timer: clock.Timer | None = None
     unawaited: Awaitable[Any] | None = None
-
-    @property
-    def exact(self) -> bool:
-        """Whether values must come back as what they are, and not only equal."""
-        return is_exact(self.rules)
 
     def drop(self) -> None:
         """Close what nobody awaits any more; else Python warns of it."""

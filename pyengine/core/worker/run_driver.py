@@ -236,7 +236,7 @@ class RunDriver:
         else:
             info = run.info
             attempt = live.attempts[call.child] = Attempt(
-                info.execution, info.id, call, call.begun, info.rules
+                info.execution, info.id, call, call.begun, info.rules, info.exact
             )
             self.effects.append(StartAttempt(run, attempt))
 
@@ -445,8 +445,10 @@ class RunDriver:
     def ended(self, run: LeasedRun, end: Ending, now_ms: int, state: str) -> None:
         """Report the end of a run, as the journal has it now, and what it did not receive."""
         run_log.run_ended(run.info, end, now_ms, state)
+        if state != "done" or isinstance(end, ContinueAsNew):
+            return
         received = self._registry.signals(run.replay.workflow)
-        if state == "done" and not isinstance(end, ContinueAsNew) and (received.types or received.any):
+        if received.types or received.any:
             given_up = [name for _, name in run.replay.lost_signals()]
             self.effects.append(FindUnread(run.execution, run.info, given_up))
 
