@@ -95,6 +95,7 @@ class Pooler:
         server: before which.
         owner: data folder of that server: as root, PgBouncer runs as its owner.
         size: sessions for each database.
+        mode: when a session is free again: after a transaction, or when its client has gone.
         more: further lines for its settings.
 
     Use it as a context manager.
@@ -103,12 +104,15 @@ class Pooler:
         NoPooler: there is no program.
     """
 
-    def __init__(self, server: Server, owner: Path, *, size: int = SIZE, more: str = "") -> None:
+    def __init__(
+        self, server: Server, owner: Path, *, size: int = SIZE, mode: str = "transaction", more: str = ""
+    ) -> None:
         self._server = server
         self._account = server_account(owner)
         self._program, self._unpacked = program()
         self._settings = {"host": server.host, "port": server.port, "user": server.user}
         self._settings |= {"size": size, "more": more}
+        self._mode = mode
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path()
         self._port = 6432
@@ -116,6 +120,7 @@ class Pooler:
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="pyengine-pooler-", dir=BASE))
         text = SETTINGS.format(folder=self._folder, own_port=self._port, **self._settings)
+        text = text.replace("pool_mode = transaction", f"pool_mode = {self._mode}")
         (self._folder / "ini").write_text(text, encoding="utf-8")
         (self._folder / "users").write_text(f'"{self._server.user}" ""\n', encoding="utf-8")
         self._start()

@@ -39,12 +39,14 @@ from pyengine.core.database.sessions import (
     DRIVER_ERRORS,
     clean_session,
     close_ended,
+    close_session,
     fit,
     is_odd,
     keep_alive,
     opening,
     transaction,
 )
+from pyengine.core.database.shortage import Shortage
 from pyengine.core.database.statements.procedures import (
     IN_RECOVERY,
     LEAVE_MARK,
@@ -122,13 +124,6 @@ def _mapped_errors(where: str, after_error: Callable[[], object]) -> Iterator[No
         raise
 
 
-async def _close(conn: Any, timeout_s: float = 2.0) -> None:
-    try:
-        await conn.close(timeout=timeout_s)
-    except DRIVER_ERRORS:  # it was lost meanwhile, or the server takes too long
-        conn.terminate()
-
-
 class Database:
     """The database that stores the runs.
 
@@ -145,6 +140,7 @@ class Database:
         copy: the log of the time during which it is a copy that was not adopted.
         opened: `open` has returned.
         server_pids: the server processes of its open connections; not known behind a pooler.
+        shortage: of connections that a pooler gives.
     """
 
     def __init__(
@@ -169,6 +165,7 @@ class Database:
         self._starting = threading.Lock()
         self.opened = False
         self.server_pids: set[int] = set()
+        self.shortage = Shortage()
 
     @property
     def sessions(self) -> Database:
@@ -208,7 +205,7 @@ class Database:
                 await self._check_version(conn)
             if self._direct is not None:
                 await self._check_direct(conn, self._direct)
-        await _close(conn)
+        await close_session(conn)
         self.opened = True
 
     async def _check_direct(self, conn: Any, direct: Database) -> None:
@@ -397,11 +394,13 @@ class ReconnectingConnection:
         """
         async with self._connecting:
             if not self.alive:
-                conn = await self.database.connect(self._role)
-                with _mapped_errors(self.database.where, conn.terminate):
-                    self._odd = self.database.pooled and await is_odd(conn, self._role)
-                    if self._prepare is not None:
-                        await self._prepare(conn)
+                database = self.database
+                with database.shortage.noticed(self._role, database):
+                    conn = await database.connect(self._role)
+                    with _mapped_errors(database.where, conn.terminate):
+                        self._odd = database.pooled and await is_odd(conn, self._role)
+                        if self._prepare is not None:
+                            await self._prepare(conn)
                 self._conn = conn
             return self._conn
 
@@ -496,4 +495,4 @@ class ReconnectingConnection:
         """Close the connection in an orderly way; terminate it if that takes too long."""
         conn, self._conn = self._conn, None
         if conn is not None:
-            await _close(conn, timeout_s)
+            await close_session(conn, timeout_s)

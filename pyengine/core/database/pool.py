@@ -41,6 +41,7 @@ class ConnectionPool:
         min_open: the number of idle connections that stay open.
 
     Attributes:
+        size: the largest number of connections.
         idle_s: seconds after which other idle connections are closed.
         patience_s: seconds that `taken` waits for a server that gives no further connection.
     """
@@ -52,6 +53,7 @@ class ConnectionPool:
         self._database = database
         self._role = role
         self._min_open = min_open
+        self.size = size
         self._slots = asyncio.Semaphore(size)
         # last in, first out: as many connections as are needed and no more
         self._free: list[tuple[ReconnectingConnection, float]] = []
@@ -63,6 +65,8 @@ class ConnectionPool:
         self._trim_handle: clock.Timer | None = None
         self._trouble = FailureLog(logger, f"connecting for {role}")
         self._closed = False
+        self._waiting = 0
+        database.shortage.pools.add(self)
 
     @property
     def where(self) -> str:
@@ -146,6 +150,11 @@ class ConnectionPool:
         for connection, _ in free:
             connection.drop()
 
+    def make_room(self) -> None:
+        """Close the connections that nobody uses, but for those that stay open."""
+        while len(self._free) > self._min_open:
+            self._background.start(self._free.pop(0)[0].close())
+
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True
@@ -156,7 +165,11 @@ class ConnectionPool:
         await asyncio.gather(*(connection.close() for connection, _ in free))
 
     async def _take(self, patience_s: float | None) -> ReconnectingConnection:
-        await self._slots.acquire()
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
         try:
             return await self._connected(patience_s)
         except BaseException:
@@ -222,6 +235,8 @@ class ConnectionPool:
             connection.drop()
         elif connection.alive:
             self._free.append((connection, clock.monotonic()))
+            if self._database.shortage.waiting and not self._waiting:
+                self.make_room()
             if self._trim_handle is None and len(self._free) > self._min_open:
                 self._trim_handle = clock.call_later(self.idle_s, self._trim)
         # callers that have a slot come before those that wait for one

@@ -89,6 +89,14 @@ async def transaction(conn: Any, role: str = "", *, reads: bool = False) -> Asyn
     await conn.execute("commit")
 
 
+async def close_session(conn: Any, timeout_s: float = 2.0) -> None:
+    """Close a connection; terminate one that does not close in time."""
+    try:
+        await conn.close(timeout=timeout_s)
+    except DRIVER_ERRORS:  # it was lost meanwhile, or the server takes too long
+        conn.terminate()
+
+
 async def clean_session(conn: Any) -> bool:
     """Reset what statements have set in a session; return false if it cannot be used any more."""
     try:

@@ -17,11 +17,14 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pyengine import App, Worker, ctx
+from pyengine.core.database import shortage
 from pyengine.core.database.connection import Database, NoConnection
 from pyengine.core.database.pool import ConnectionPool
 from pyengine.core.database.statements.procedures import SESSION
 from pyengine.core.worker import capacity as slots_module
 from pyengine.core.worker.capacity import Capacity
+from tests.support.cluster import Cluster
+from tests.support.pooler import NoPooler, Pooler
 from tests.support.roles import who_works
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -95,6 +98,37 @@ def test_an_idle_worker_has_four_connections(
                 await asyncio.sleep(0.02)
 
     asyncio.run(asyncio.wait_for(main(), 120))
+
+
+@pytest.mark.session("it has a pooler of its own")
+def test_connections_that_wait_for_a_pooler(
+    cluster: Cluster,
+    direct: str,
+    conn: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In session mode, with fewer sessions than a worker and its client may take, what is idle is closed for
+    those that wait, so runs go on; one line says who waits and how many sessions it needs (D036).
+    """
+    conn.execute(SCENE)
+    monkeypatch.setattr(ConnectionPool, "idle_s", 3600.0)
+    monkeypatch.setattr(shortage, "WAIT_S", 0.1)
+    try:
+        pooler = Pooler(cluster.server, cluster.folder / "data", size=6, mode="session")
+    except NoPooler as reason:
+        pytest.skip(f"PgBouncer: {reason}")
+
+    async def main(app: App) -> None:
+        async with app.worker(), app.client() as client:
+            runs = [await client.start("both", n) for n in range(12)]
+            assert [await run.result(timeout=90) for run in runs] == [3 * n + 1 for n in range(12)]
+
+    with pooler:
+        asyncio.run(main(working(pooler.dsn(str(conninfo_to_dict(direct)["dbname"])))))
+    told = [one.getMessage() for one in caplog.records if "waits for the pooler" in one.getMessage()]
+    assert len(told) == 1
+    assert "in session mode this process needs up to 21" in told[0]
 
 
 def forked() -> tuple[int, int]:
