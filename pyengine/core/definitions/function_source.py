@@ -30,12 +30,14 @@ class Source:
         file: its name.
         lines: its lines.
         functions: its functions, by the line of their first decorator or `def`.
+        lambdas: its lambdas.
         top: what it binds at its top level, by name: plain functions, and values of variables.
     """
 
     file: str
     lines: list[str]
     functions: dict[int, FunctionNode]
+    lambdas: list[ast.Lambda]
     top: dict[str, FunctionNode | ast.expr]
 
     def is_silenced(self, node: ast.expr | ast.stmt) -> bool:
@@ -50,7 +52,20 @@ _sources: Final[dict[str, Source]] = {}
 def source_of(function: FunctionType) -> tuple[Source, FunctionNode] | None:
     """Return the source of a function, and the function there; None if it cannot be had."""
     code = function.__code__
-    file = code.co_filename
+    source = _source(function)
+    node = None if source is None else source.functions.get(code.co_firstlineno)
+    return None if source is None or node is None or node.name != code.co_name else (source, node)
+
+
+def lambda_source_of(function: FunctionType) -> tuple[Source, ast.Lambda] | None:
+    """Return the source of a lambda, and the lambda there; None if it is not the only one of its line."""
+    line, source = function.__code__.co_firstlineno, _source(function)
+    found = [] if source is None else [one for one in source.lambdas if one.lineno == line]
+    return (source, found[0]) if source is not None and len(found) == 1 else None
+
+
+def _source(function: FunctionType) -> Source | None:
+    file = function.__code__.co_filename
     linecache.checkcache(file)
     lines = linecache.getlines(file, function.__globals__)
     source = _sources.get(file)
@@ -60,12 +75,13 @@ def source_of(function: FunctionType) -> tuple[Source, FunctionNode] | None:
         except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
             # the last one is an error of Python 3.11, when several threads parse at once
             return None
-        source = Source(file=file, lines=lines, functions=dict(_functions(tree)), top=dict(_top(tree)))
+        lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+        functions, top = dict(_functions(tree)), dict(_top(tree))
+        source = Source(file=file, lines=lines, functions=functions, lambdas=lambdas, top=top)
         if len(_sources) >= _FILES_MAX:
             del _sources[next(iter(_sources))]
         _sources[file] = source
-    node = source.functions.get(code.co_firstlineno)
-    return None if node is None or node.name != code.co_name else (source, node)
+    return source
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[int, FunctionNode]]:

@@ -364,7 +364,7 @@ class Registry:
         self._add_errors(definition.retry, definition.fn)
         self._received.pop(at, None)
         for check in self._checks:
-            check.warn_of(getattr(definition.fn, "__func__", definition.fn), definition.name)
+            check.warn_of(definition.fn, definition.name)
         return workflow
 
     def register_error(self, cls: type[E]) -> type[E]:

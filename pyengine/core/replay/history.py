@@ -279,7 +279,7 @@ def describe_call(
     """
     text = f"{kind} {name}" if name else kind
     if param is None:
-        return f"{text} (input not recorded, hash {input_hash})" if input_hash else text
+        return f"{text} (of its input the journal keeps only the hash, {input_hash})" if input_hash else text
     shown = " ".join((param.decode(errors="replace") if isinstance(param, bytes) else param).split())
     if len(shown) > _INPUT_MAX:
         shown = f"{shown[:_INPUT_MAX]}…, hash {input_hash}"

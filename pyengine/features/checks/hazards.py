@@ -11,20 +11,22 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, Final, TypeAlias
 
 from pyengine.core.definitions.code_check import Hazard
 from pyengine.core.definitions.definition import StepDef
-from pyengine.core.definitions.function_source import FunctionNode, Source, source_of
+from pyengine.core.definitions.function_source import FunctionNode, Source, lambda_source_of, source_of
 from pyengine.core.loop.restrictions import STEP
 from pyengine.features.checks import rules
+from pyengine.features.checks.default_factories import factories_of
 from pyengine.features.checks.lost_changes import changed_by, changed_variable
 from pyengine.features.checks.names import UNKNOWN, Meaning, Names, closure_of
 
 _Comprehension: TypeAlias = ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp
+_Callee: TypeAlias = FunctionType | MethodType | FunctionNode
 _SHOWN_MAX: Final = 60
 _IN_ANY_ORDER = frozenset({"all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum"})
 _IN_THEIR_ORDER = frozenset({"enumerate", "filter", "iter", "list", "map", "reversed", "tuple", "zip"})
@@ -33,19 +35,25 @@ _METHODS_IN_THEIR_ORDER = frozenset({"extend", "fromkeys", "join"})
 
 def hazards_of(function: Callable[..., Any]) -> list[Hazard]:
     """Return the hazards of a function, in the order of their lines; none if it has no source."""
+    plain, owner = _split(function)
     try:
-        return _hazards_of(function) if isinstance(function, FunctionType) else []
+        return _hazards_of(plain, owner) if isinstance(plain, FunctionType) else []
     except RecursionError:
         # an expression that is nested too deep for a walk is no reason to refuse a workflow
         return []
 
 
-def _hazards_of(function: FunctionType) -> list[Hazard]:
+def _split(function: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+    """Return a function, and the object whose method it is, or UNKNOWN."""
+    return (function.__func__, function.__self__) if type(function) is MethodType else (function, UNKNOWN)
+
+
+def _hazards_of(function: FunctionType, owner: Any) -> list[Hazard]:
     found = source_of(function)
     if found is None:
         return []
     source, node = found
-    walk = _Walk(source, node, function.__globals__, closure_of(function))
+    walk = _Walk(source, node, function.__globals__, closure_of(function), owner)
     walk.run()
     walk.check_lost_changes()
     hazards = walk.hazards
@@ -56,35 +64,58 @@ def _hazards_of(function: FunctionType) -> list[Hazard]:
     return hazards
 
 
-def _of_callee(callee: FunctionType | FunctionNode, source: Source, caller: FunctionType) -> list[Hazard]:
+def _of_factory(factory: Any) -> list[Hazard]:
+    """Return the hazards of what makes a value of a field, without its place, which is in another code."""
+    meaning = Meaning(value=factory)
+    instead = _instead_of(meaning, 0)
+    if instead is not None:
+        name = rules.full_name(factory)
+        return [Hazard(file="", line=0, action=f"calls {name}()", instead=instead)]
+    if type(factory) is not FunctionType:
+        return []
+    source, node = source_of(factory) or lambda_source_of(factory) or (None, None)
+    if source is None or node is None:
+        return []
+    return _Walk(source, node, factory.__globals__, closure_of(factory)).run()
+
+
+def _of_callee(callee: _Callee, source: Source, caller: FunctionType) -> list[Hazard]:
     """Return the hazards of a function that a workflow calls."""
-    if not isinstance(callee, FunctionType):
+    if isinstance(callee, FunctionNode):
         return _Walk(source, callee, caller.__globals__, {}).run()
-    found = source_of(callee)
-    return [] if found is None else _Walk(*found, callee.__globals__, closure_of(callee)).run()
+    plain, owner = _split(callee)
+    assert isinstance(plain, FunctionType)
+    found = source_of(plain)
+    return [] if found is None else _Walk(*found, plain.__globals__, closure_of(plain), owner).run()
 
 
 class _Walk:
     """One walk through the source of a function.
 
     Attributes:
-        callees: plain functions of the same module that it calls, or hands to a call.
+        callees: plain functions of the same module that it calls, or hands to a call; methods of its object.
         steps: steps that it calls, by name.
     """
 
     def __init__(
-        self, source: Source, node: FunctionNode, module: dict[str, Any], closure: dict[str, Any]
+        self,
+        source: Source,
+        node: FunctionNode | ast.Lambda,
+        module: dict[str, Any],
+        closure: dict[str, Any],
+        owner: Any = UNKNOWN,
     ) -> None:
         self._source = source
         self._node = node
         self._module = module
-        self._names = Names(source, node, module, closure)
+        self._owner = owner
+        self._names = Names(source, node, module, closure, owner)
         self._hazards: dict[tuple[int, str], Hazard] = {}
         self._orderless: set[ast.AST] = set()
         self._reads: dict[int, ast.Name] = {}
         self._changed: set[ast.AST] = set()
         self._live = 0
-        self.callees: dict[str, FunctionType | FunctionNode] = {}
+        self.callees: dict[str, _Callee] = {}
         self.steps: dict[str, FunctionType] = {}
 
     @property
@@ -94,7 +125,7 @@ class _Walk:
 
     def run(self) -> list[Hazard]:
         """Return what was found in the body of the function."""
-        for statement in self._node.body:
+        for statement in _body(self._node):
             self._visit(statement)
         return self.hazards
 
@@ -156,7 +187,7 @@ class _Walk:
         for default in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
             self._visit(default)
         self._names.enter(node)
-        for statement in node.body if isinstance(node.body, list) else [node.body]:
+        for statement in _body(node):
             self._visit(statement)
         self._names.leave()
 
@@ -168,11 +199,21 @@ class _Walk:
         if instead is not None and not (self._live and instead == rules.LOG):
             self._add(node, f"calls {_shown(node.func, called)}", instead)
             return
+        self._check_fields(node, called)
         self._check_change(node)
         self._check_order(node, called)
         self._follow(node, called)
         for given in (*node.args, *(keyword.value for keyword in node.keywords)):
             self._check_reference(node, given)
+
+    def _check_fields(self, node: ast.Call, called: Meaning) -> None:
+        """Check what makes the values of the fields of an object that are not given."""
+        if _count(node) is None or not issubclass(type(called.value), type):
+            return
+        given = {keyword.arg for keyword in node.keywords}
+        for name, factory in factories_of(called.value, len(node.args), given):
+            for one in _of_factory(factory):
+                self._add(node, f"makes {_text(node.func)}, whose field {name!r} {one.action}", one.instead)
 
     def _instead_of_call(self, node: ast.Call, called: Meaning) -> str | None:
         """Return the alternative to a call, or None if a replay can repeat it."""
@@ -213,6 +254,16 @@ class _Walk:
             function = inspect.unwrap(called.value)
             if type(function) is FunctionType and function.__globals__ is self._module:
                 self.callees.setdefault(function.__name__, function)
+        else:
+            self._follow_method(node.func)
+
+    def _follow_method(self, called: ast.expr) -> None:
+        """Keep a method of the object whose method the workflow is."""
+        match called:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if self._names.is_owner(owner):
+                method = inspect.getattr_static(type(self._owner), name, None)
+                if type(method) is FunctionType and method.__globals__ is self._module:
+                    self.callees.setdefault(f"{owner}.{name}", MethodType(method, self._owner))
 
     def _check_read(self, node: ast.expr) -> None:
         """Check an object that code need not call."""
@@ -234,14 +285,15 @@ class _Walk:
         """Check an attribute or an item that is set or deleted."""
         root = changed_variable(node)
         if root is not None and self._names.resolve(root).is_global:
-            self._add(node, f"changes the global {root.id}", rules.GLOBALS)
+            changed = _text(node) if self._names.is_owner(root.id) else f"the global {root.id}"
+            self._add(node, f"changes {changed}", rules.OUTER)
 
     def _check_declared(self, node: ast.stmt, targets: list[ast.expr]) -> None:
         """Check the names that a statement binds or deletes."""
         for target in targets:
             for each in ast.walk(target):
-                if isinstance(each, ast.Name) and self._names.is_declared_global(each.id):
-                    self._add(node, f"changes the global {each.id}", rules.GLOBALS)
+                if isinstance(each, ast.Name) and (where := self._names.declared(each.id)):
+                    self._add(node, f"changes {where} {each.id}", rules.OUTER)
 
     def _check_change(self, node: ast.Call) -> None:
         """Check a method that changes a global, and `next` of a global iterator."""
@@ -255,7 +307,9 @@ class _Walk:
             case _:
                 return
         if changes:
-            self._add(node, f"changes the global {_text(changed)}", rules.GLOBALS)
+            root = changed_variable(node)
+            what = "" if root is not None and self._names.is_owner(root.id) else "the global "
+            self._add(node, f"changes {what}{_text(changed)}", rules.OUTER)
 
     # -- the order of sets
 
@@ -294,6 +348,10 @@ def _instead_of(meaning: Meaning, count: int | None) -> str | None:
         # from secrets import choice
         return rules.instead_of_type(type(value.__self__))
     return None
+
+
+def _body(node: FunctionNode | ast.Lambda) -> Sequence[ast.AST]:
+    return node.body if isinstance(node.body, list) else [node.body]
 
 
 def _step_of(value: Any) -> StepDef | None:

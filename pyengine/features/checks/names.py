@@ -75,11 +75,13 @@ class _Scope:
     Attributes:
         bound: by name, how it is bound: an expression, a parameter, the full name of an import; else None.
         globals: names that it declares with `global`.
+        nonlocals: names that it declares with `nonlocal`.
     """
 
     def __init__(self, node: FunctionNode | ast.Lambda) -> None:
         self.bound: dict[str, list[_Bound]] = {}
         self.globals: set[str] = set()
+        self.nonlocals: set[str] = set()
         arguments = node.args
         for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             self._bind(each.arg, each)
@@ -88,6 +90,11 @@ class _Scope:
                 self._bind(rest.arg, None)
         for inner in _own_nodes(node.body if isinstance(node.body, list) else [node.body]):
             self._add(inner)
+
+    def give_up_first(self, node: FunctionNode | ast.Lambda) -> str | None:
+        """Return the name of the first parameter, as not bound here, unless it is bound again."""
+        first = next((each.arg for each in (*node.args.posonlyargs, *node.args.args)), None)
+        return first if first is not None and len(self.bound.pop(first)) == 1 else None
 
     def _bind(self, name: str, value: _Bound) -> None:
         self.bound.setdefault(name, []).append(value)
@@ -116,6 +123,8 @@ class _Scope:
                 self._bind(name, None)
             case ast.Global(names=names):
                 self.globals.update(names)
+            case ast.Nonlocal(names=names):
+                self.nonlocals.update(names)
             case ast.Import():
                 for each in node.names:
                     first = each.name.partition(".")[0]
@@ -153,15 +162,23 @@ class Names:
         node: the function there.
         module: the variables of its module.
         closure: what it sees of the functions around it.
+        owner: the object whose method it is, if it is known.
     """
 
     def __init__(
-        self, source: Source, node: FunctionNode, module: dict[str, Any], closure: dict[str, Any]
+        self,
+        source: Source,
+        node: FunctionNode | ast.Lambda,
+        module: dict[str, Any],
+        closure: dict[str, Any],
+        owner: Any = UNKNOWN,
     ) -> None:
         self._source = source
         self._module = module
         self._closure = closure
         self._scopes = [_Scope(node)]
+        self._owner = owner
+        self._self = None if owner is UNKNOWN else self._scopes[0].give_up_first(node)
         self._known: dict[ast.AST | None, Meaning] = {}
         self._resolving: set[_Bound] = set()
 
@@ -173,9 +190,19 @@ class Names:
         """Go out of it."""
         self._scopes.pop()
 
-    def is_declared_global(self, name: str) -> bool:
-        """Whether the function declares a name with `global`."""
-        return name in self._scopes[-1].globals
+    def declared(self, name: str) -> str | None:
+        """Return "the global" if the function declares a name so, "the nonlocal" if it is one of the code
+        around the workflow, else None.
+        """
+        inner = self._scopes[-1]
+        if name in inner.globals:
+            return "the global"
+        own = any(name in scope.bound.keys() - scope.nonlocals for scope in self._scopes)
+        return "the nonlocal" if name in inner.nonlocals and not own else None
+
+    def is_owner(self, name: str) -> bool:
+        """Whether a name is that of the object whose method the function is."""
+        return name == self._self and not any(name in scope.bound for scope in self._scopes)
 
     def resolve(self, node: ast.AST | None) -> Meaning:
         """Return the meaning of an expression, as far as that can be known."""
@@ -222,6 +249,8 @@ class Names:
             if name in scope.bound:
                 return self._local(scope.bound[name])
         else:
+            if name == self._self:
+                return _of_object(self._owner, is_global=True)
             if name in self._closure:
                 return _of_object(self._closure[name])
         if name in self._module:

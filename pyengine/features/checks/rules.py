@@ -114,7 +114,7 @@ MUTATING_METHODS: Final = {*dir(list), *dir(dict), *dir(set), *dir(deque), "subt
 SET_ORDER: Final = "sorted(...), since a set of texts has another order in each process"
 IDENTITIES: Final = "a name or a number of your own, since addresses differ at each replay"
 HASHES: Final = "hashlib or zlib.crc32, since hashes of texts differ from process to process"
-GLOBALS: Final = "a variable of the workflow, since every replay and every run changes the global once more"
+OUTER: Final = "a variable of the workflow, since every replay and every run changes this one again"
 
 _INSTANCES: Final = frozenset(
     {

@@ -31,7 +31,7 @@ def warn_of(function: Callable[..., Any], workflow: str) -> None:
         workflow: its name.
     """
     for hazard in hazards_of(function):
-        scope = getattr(function, "__globals__", {})
+        scope = getattr(getattr(function, "__func__", function), "__globals__", {})
         means = "each replay does it again" if hazard.instead == LOG else "a replay cannot repeat it"
         warnings.warn_explicit(
             f"workflow {workflow} {hazard.action}: {means}; use instead: {hazard.instead} "

@@ -28,6 +28,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from os import environ, getenv
 from pathlib import Path
@@ -42,7 +43,9 @@ from uuid import uuid4 as new_id
 import anyio
 import asyncpg
 import httpx
+import msgspec
 import psycopg
+import pydantic
 
 from pyengine import App, ctx
 
@@ -59,6 +62,7 @@ HOME = Path("/srv/data")
 now = datetime.now
 logger = logging.getLogger(__name__)
 calls = 0
+LONG_AGO = datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 class Counter:
@@ -269,6 +273,93 @@ def drawn() -> float:
 def silent() -> str:
     """Return an id; who calls it has silenced that."""
     return uuid.uuid4().hex
+
+
+class Cart:
+    """An object whose methods are workflows."""
+
+    sold = 0
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.items: dict[str, int] = {}
+        self.last: str | None = None
+
+    async def fill(self, names: list[str]) -> None:
+        """A workflow."""
+
+        async def inner() -> None:
+            self.last = "x"  # guilty: changes self.last … a variable of the workflow, since every replay
+
+        for name in names:
+            self.total += 1  # guilty: workflow cart.fill changes self.total … a variable of the workflow
+            self.items[name] = 1  # guilty: changes self.items[name] … a variable of the workflow
+            self.items.update(x=1)  # guilty: changes self.items … a variable of the workflow
+            self.count()
+        await inner()
+
+    def count(self) -> None:
+        """A method that the workflow calls."""
+        del self.last  # guilty: calls self.count(), which changes self.last … a variable of the workflow
+
+    @classmethod
+    async def sell(cls) -> None:
+        """A workflow of the class."""
+        cls.sold += 1  # guilty: workflow cart.sell changes cls.sold … a variable of the workflow
+
+
+app.workflow(name="cart.fill")(Cart().fill)
+app.workflow(name="cart.sell")(Cart.sell)
+
+
+def around() -> None:
+    """Code around a workflow."""
+    found = 0
+
+    @app.workflow
+    async def finds() -> None:
+        nonlocal found
+        found += 1  # guilty: workflow finds changes the nonlocal found … a variable of the workflow
+
+
+around()
+
+
+def stamped() -> float:
+    """A function that makes the value of a field."""
+    return time.time()
+
+
+@dataclass
+class Receipt:
+    """A dataclass whose fields make their own values."""
+
+    item: str
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    at: datetime = field(default_factory=lambda: datetime.now(dt.UTC))
+    tags: list[str] = field(default_factory=list)
+
+
+class Model(pydantic.BaseModel):
+    """Likewise of pydantic."""
+
+    number: float = pydantic.Field(default_factory=stamped)
+
+
+class Record(msgspec.Struct):
+    """Likewise of msgspec."""
+
+    number: float = msgspec.field(default_factory=random.random)
+
+
+@app.workflow
+async def receipts() -> None:
+    await save(Receipt("a", at=LONG_AGO))  # guilty: whose field 'id' calls uuid.uuid4() … ctx.uuid4()
+    await save(Receipt("a", uuid.UUID(int=1)))  # guilty: field 'at' calls datetime.now() … ctx.now()
+    await save(Receipt("a", uuid.UUID(int=1), tags=[], at=LONG_AGO))
+    await save(Model())  # guilty: makes Model, whose field 'number' calls time.time() … ctx.now()
+    await save(Record())  # guilty: makes Record, whose field 'number' calls random.random() … ctx.random()
+    await save(Model(number=1.0))
 
 
 LATER: list[str] = []

@@ -479,7 +479,14 @@ async def w45_fixed_time() -> str:
 
 @app.workflow
 async def w46_comparison(one: str, other: str) -> bool:
-    return secrets.compare_digest(one, other)
+    compared = 0
+
+    def compare() -> bool:
+        nonlocal compared
+        compared += 1
+        return secrets.compare_digest(one, other)
+
+    return compare() and compared == 1
 
 
 @app.workflow

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pyengine import App
+from pyengine import App, DeterminismWarning
+from pyengine.core.replay.divergence import hint_of
 from pyengine.core.rules import DEFINITIONS_RULES
 from pyengine.errors import InvalidRequest
 from tests.core.replay.memory_run import MemoryRun, workflow
@@ -105,3 +106,26 @@ def test_a_decorator_of_the_class(kind: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^App.{kind} decorates charge, and App is the class") as caught:
         decorator(charge)
     assert caught.value.hint == f"app = App(), then @app.{kind}"
+
+
+class Shop:
+    """An object whose method is a workflow."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    async def checkout(self, price: int) -> int:
+        """A workflow that keeps its state in the object."""
+        self.total += price
+        return self.total
+
+
+def test_state_in_the_object_of_a_method() -> None:
+    """The registration warns, and so a difference of two replays names the line."""
+    app = App()
+    with pytest.warns(DeterminismWarning, match=r"workflow shop\.checkout changes self\.total: a replay"):
+        checkout = app.workflow(name="shop.checkout")(Shop().checkout)
+    line = line_of(Shop.checkout, "self.total +=")
+    assert f"{__file__}:{line} changes self.total: use a variable" in hint_of(
+        checkout.definition, repeats=False
+    )
