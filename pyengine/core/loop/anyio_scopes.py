@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import sys
 from functools import cache
 from importlib import import_module
 from typing import Any, cast
@@ -23,13 +22,12 @@ _MODULE = "anyio._backends._asyncio"
 
 
 def adapt_anyio(deterministic: type) -> None:
-    """Make the scopes of anyio orderly, if this process has imported it.
+    """Make the scopes of anyio orderly, once; each loop asks for it if this process has imported anyio.
 
     Args:
         deterministic: the class of the loops on which they are.
     """
-    if "anyio" in sys.modules:
-        _adapt(deterministic)
+    _adapt(deterministic)
 
 
 @cache

@@ -38,9 +38,9 @@ def begun_arguments(signature: Signature, sequence: CallSequence) -> tuple[tuple
     args, kwargs = signature.decode(sequence.run.param)
     if sequence.run.rules < DEFAULTS_RULES:
         return args, kwargs
-    row = sequence.row()
-    if row is None and not signature.defaults:
+    if not (signature.defaults or sequence.history.allocated):
         return args, kwargs
+    row = sequence.row()
     if row is not None and (row.type, row.name) == (RowType.RANDOM_GENERATED, _NAME):
         sequence.next_child += 1
         return _complete(signature, args, kwargs, _decode(row.data or "{}"))

@@ -151,7 +151,7 @@ class CallMatcher:
         child = sequence.next_child
         row = self._allocated.get(child)
         if row is None:
-            _, copy, named = signature.check(args, kwargs, packed, exact=sequence.run.exact)
+            _, copy, named = signature.check(args, kwargs, packed, exact=sequence.exact)
             if len(packed) > self.codec.unchecked_bytes:
                 self.codec.check_size(len(packed), f"the input of step {step.name} of run {self.run.id}")
             if child in self._history.open_receives:
@@ -170,7 +170,7 @@ class CallMatcher:
             row.hash != digest
             and not HashedCall(step.key, signature, args, kwargs, packed).agrees(digest, row.hash)
         ):
-            signature.check(args, kwargs, packed, exact=sequence.run.exact)
+            signature.check(args, kwargs, packed, exact=sequence.exact)
             return sequence.disagree(describe_call("step", step.name, packed, digest), row, "step", step.name)
         elif row.type not in _WHOLE_STEPS:
             self.open_steps[child] = PendingStep(step, row.hash or digest, packed, None)
@@ -213,7 +213,7 @@ class CallMatcher:
                 and not hashed(name, signature, args, kwargs, packed).agrees(digest, row.hash)
             )
         ):
-            text = signature.check(args, kwargs, packed, exact=sequence.run.exact)[0]
+            text = signature.check(args, kwargs, packed, exact=sequence.exact)[0]
             workflow.refuse_namesake(self._workflow.home)
             if len(packed) > self.codec.unchecked_bytes:
                 self.codec.check_size(len(packed), f"the input of child run {name} of run {self.run.id}")

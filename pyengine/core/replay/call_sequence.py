@@ -65,6 +65,7 @@ class CallSequence:
         loop: drives its code.
 
     Attributes:
+        exact: whether its values must come back as what they are; asked once, since each call needs it.
         next_child: the next child number.
         at_seq: logical number of the row that the coroutine was advanced by last; -1 at the beginning.
         dead: the coroutine was evicted or the run halted: every call fails from now on.
@@ -81,6 +82,7 @@ class CallSequence:
 
     def __init__(self, run: RunInfo, history: History, loop: DeterministicLoop) -> None:
         self.run = run
+        self.exact = run.exact
         self.history = history
         self.loop = loop
         self.next_child = run.first_child

@@ -417,7 +417,7 @@ class Replay:
         if self._value is None:
             run, codec = self.run, self.workflow.signature.result
             where = f"the result of workflow {run.workflow} (run {run.id})"
-            self._value = self._codec.write(codec, main.result(), where, exact=run.exact)
+            self._value = self._codec.write(codec, main.result(), where, exact=self._sequence.exact)
         return self._value
 
     def _next_attempt(self, error: BaseException) -> End:
