@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +10,16 @@ import pytest
 
 from tests.features.sql.test_scheduled_runs import HOUR, plan
 from tests.support.clock import Clock
-from tests.support.verbs import Connection, ask, tick
+from tests.support.verbs import (
+    Connection,
+    ask,
+    claim,
+    complete,
+    continue_as_new,
+    report,
+    take_turn,
+    tick,
+)
 
 MINUTE = 60_000
 EIGHT = 1_800_000_000_000
@@ -243,6 +251,42 @@ def test_a_change_after_the_end_of_a_pause(conn: Connection, clock: Clock) -> No
     clock.advance(10 * MINUTE)
     sweep(conn)
     assert [outcome for _, outcome in account(conn)].count("started") == 2
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_another_expression_loses_no_instant_of_the_old_one(
+    conn: Connection, clock: Clock, paused: bool
+) -> None:
+    """Those that came before the change have a row that says why they have no run."""
+    ask(conn, plan(pause_after=9))
+    if paused:
+        ask(conn, ("select durable.pause_schedule('s')", ()))
+    clock.advance(150 * MINUTE)
+    ask(conn, plan(cron="15 * * * *", replace=True))
+    told = "select outcome, at <= %s, upto >= %s from durable._schedule_instants"
+    outcome = "paused" if paused else "missed"
+    assert ask(conn, (told, (EIGHT + HOUR, EIGHT + 2 * HOUR))) == (outcome, True, True)
+    ask(conn, ("select durable.resume_schedule('s')", ()))
+    clock.advance(HOUR)
+    sweep(conn)
+    assert account(conn)[-1] == ("11:15", "started")
+
+
+def test_a_run_that_continues_goes_on(conn: Connection, clock: Clock) -> None:
+    """As new, under the same id: it is the latest until its last generation has ended."""
+    ask(conn, plan(overlap="skip", args=["{{.last_result}}"]))
+    clock.advance(HOUR)
+    sweep(conn)
+    for _ in range(2):
+        take_turn(conn, "W", report(claim(conn, "W", "default", workflows=["w"]), end=continue_as_new()))
+        clock.advance(HOUR)
+        sweep(conn)
+    assert [outcome for _, outcome in account(conn)] == ["started", "skipped", "skipped"]
+    take_turn(conn, "W", report(claim(conn, "W", "default", workflows=["w"]), end=complete("7")))
+    clock.advance(HOUR)
+    sweep(conn)
+    assert account(conn)[-1] == ("12:00", "started")
+    assert ask(conn, ("select args from durable.runs where state = 'queued'", ())) == ([7],)
 
 
 def test_one_that_fails_stops_no_other(conn: Connection, clock: Clock) -> None:
@@ -478,42 +522,3 @@ def test_expressions_description(conn: Connection) -> None:
     for row in filter(None, WORDS.splitlines()):
         cron, words = row.split(" | ")
         assert ask(conn, ("select durable._schedule_text(%s, 'UTC')", (cron,))) == (f"{words}, UTC",), cron
-
-
-@pytest.mark.parametrize("overlap", ["allow", "skip", "buffer_one", "buffer_all", "cancel"])
-def test_each_instant_is_accounted_for_once(conn: Connection, clock: Clock, seed: int, overlap: str) -> None:
-    """Through outages, pauses, triggers and backfills, whatever ends when."""
-    dice = random.Random(f"{seed}-{overlap}")
-    window = dice.choice([None, "3 hours"])
-    ask(conn, plan(cron="*/20 * * * *", overlap=overlap, catch_up=window))
-    for _ in range(25):
-        clock.advance(dice.choice([5 * MINUTE, 20 * MINUTE, HOUR, 9 * HOUR]))
-        act = dice.random()
-        if act < 0.6:
-            sweep(conn)
-        elif act < 0.7:
-            ask(conn, ("select durable.pause_schedule('s')", ()))
-        elif act < 0.8:
-            ask(conn, ("select durable.resume_schedule('s')", ()))
-        elif act < 0.9:
-            ask(conn, ("select count(*) from durable.trigger_schedule('s')", ()))
-        else:
-            back = "durable.backfill_schedule('s', durable._at(%s), durable._at(%s), 'buffer_all', false)"
-            ask(conn, (f"select count(*) from {back}", (clock.now_ms - 5 * HOUR, clock.now_ms - HOUR)))
-        for (id_,) in conn.execute("select id from durable.runs where state = 'queued'").fetchall():
-            if dice.random() < 0.5:
-                end(conn, id_)
-    ask(conn, ("select durable.resume_schedule('s')", ()))
-    sweep(conn)
-    told = conn.execute(
-        "select i.at, "
-        "(select count(*) from durable._promises p where p.id = durable._occurrence_id(s, i.at)), "
-        "count(n.*) filter (where n.at = n.upto), count(n.*) filter (where n.at < n.upto) "
-        "from unnest(durable._instants('*/20 * * * *', 'UTC', %s, %s, 10000)) i (at) "
-        "cross join durable._schedules s "
-        "left join durable._schedule_instants n on i.at between n.at and n.upto "
-        "where i.at <= %s group by s, i.at",
-        (EIGHT, clock.now_ms, clock.now_ms),
-    ).fetchall()
-    odd = [row for row in told if next(filter(None, row[1:]), 0) != 1 or (row[1] and row[2])]
-    assert odd == [] and len(told) > 10, f"seed {seed}"

@@ -51,7 +51,7 @@ comment on function durable._check_changes(durable._schedules, jsonb) is
   'Refuses an UPDATE of columns that follow from others, or that name the schedule. WF004.';
 
 create or replace function durable._with_changes(p_schedule durable._schedules, p_changes jsonb, p_now bigint)
-returns durable._schedules language plpgsql stable
+returns durable._schedules language plpgsql volatile
 as $$
 declare
   v_row durable._schedules;
@@ -73,7 +73,7 @@ comment on function durable._with_changes(durable._schedules, jsonb, bigint) is
   'A schedule of runs with other stored columns, checked as a new one is. WF004, WF008.';
 
 create or replace function durable._with_state(p_schedule durable._schedules, p_changes jsonb, p_now bigint)
-returns durable._schedules language plpgsql stable
+returns durable._schedules language plpgsql volatile
 as $$
 declare
   v_state constant text := coalesce(

@@ -144,11 +144,35 @@ $$;
 comment on function durable._says_the_same(durable._schedules, durable._schedules) is
   'True if two schedules of runs start the same runs at the same instants.';
 
+create or replace function durable._leave_instants(p_schedule durable._schedules, p_due boolean, p_now bigint)
+returns void language plpgsql volatile
+as $$
+declare
+  v_since constant bigint := greatest(p_schedule.created_at, p_schedule.begins_at, p_schedule.last_run_at) + 1;
+  v_paused_upto constant bigint := least(p_now, coalesce(p_schedule.paused_until, p_now));
+begin
+  if p_schedule.paused_at is not null and v_since <= v_paused_upto then
+    perform durable._record_instant(p_schedule.id, v_since, v_paused_upto, 'paused', coalesce(p_schedule.pause_reason, ''),
+                                    p_now);
+  end if;
+  if p_due then
+    perform durable._record_instant(p_schedule.id, durable._nominal_next(p_schedule), p_now, 'missed',
+                                    'the schedule was changed before a tick came', p_now);
+  end if;
+end
+$$;
+comment on function durable._leave_instants(durable._schedules, boolean, bigint) is
+  'Records the instants of a schedule up to a change after which its instants begin: those of its pause, and those that are due.';
+
 create or replace function durable._replaced(p_old durable._schedules, p_new durable._schedules)
-returns durable._schedules language plpgsql stable
+returns durable._schedules language plpgsql volatile
 as $$
 declare
   v_row durable._schedules := p_new;
+  -- the time of the change; the schedule keeps its own
+  v_now constant bigint := p_new.created_at;
+  v_is_due constant boolean := durable._is_evaluable(p_old) and durable._nominal_next(p_old) <= v_now;
+  v_says_when constant boolean := (p_old.cron, p_old.timezone) <> (p_new.cron, p_new.timezone);
 begin
   v_row.last_run_at := p_old.last_run_at;
   v_row.paused_at := p_old.paused_at;
@@ -158,23 +182,23 @@ begin
   v_row.pause_reason := p_old.pause_reason;
   v_row.latest := p_old.latest;
   v_row.poll_at := p_old.poll_at;
+  v_row.begins_at := p_old.begins_at;
   if p_new.max_runs is not null then
     v_row.runs_left := greatest(p_new.max_runs - coalesce(p_old.max_runs - p_old.runs_left, 0), 0);
   end if;
   -- what a limit or an end left out is over: a new one does not bring it back
-  v_row.begins_at := case when (p_old.cron, p_old.timezone) <> (p_new.cron, p_new.timezone) then p_new.created_at
-                          when (p_old.starts_at, p_old.ends_at, p_old.max_runs)
-                               is distinct from (p_new.starts_at, p_new.ends_at, p_new.max_runs)
-                               and p_old.next_run_at > p_new.created_at then greatest(p_old.begins_at, p_new.created_at)
-                          else p_old.begins_at end;
-  -- p_new.created_at is the time of the change; what follows is the schedule's own
+  if v_says_when or (not v_is_due and (p_old.starts_at, p_old.ends_at, p_old.max_runs)
+                     is distinct from (p_new.starts_at, p_new.ends_at, p_new.max_runs)) then
+    perform durable._leave_instants(p_old, v_says_when and v_is_due, v_now);
+    v_row.begins_at := greatest(p_old.begins_at, v_now);
+  end if;
   v_row.created_at := p_old.created_at;
   v_row.next_run_at := least(durable._nominal_next(v_row), v_row.poll_at);
   return v_row;
 end
 $$;
 comment on function durable._replaced(durable._schedules, durable._schedules) is
-  'A schedule of runs in the place of an older one: it keeps what happened, and stays paused. With another expression or time zone its instants begin now.';
+  'A schedule of runs in the place of an older one, which is locked: it keeps what happened, and stays paused. With another expression or time zone its instants begin now, and those that passed are recorded.';
 
 create or replace function durable._insert_schedule(p_new durable._schedules)
 returns boolean language plpgsql volatile
