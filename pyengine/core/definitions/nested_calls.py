@@ -7,6 +7,7 @@ once in a process.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from typing import Final, Literal
@@ -20,6 +21,10 @@ _MEANS: Final = {
     "workflow": "it is no child run, its steps are not recorded, and it runs again with each attempt of "
     "{outer}",
 }
+_CANNOT_AWAIT: Final = (
+    "the call gives a coroutine, and {outer} is a `def` step, which cannot await it; call it from the "
+    "workflow, or make {outer} `async def` and await it: it is a plain function there, and not recorded"
+)
 _PAIRS_MAX: Final = 10_000
 
 _reported: Final[set[tuple[str, str]]] = set()
@@ -39,10 +44,10 @@ def warn_of_nested(kind: Literal["step", "workflow"], name: str) -> None:
         _reported.clear()
     _reported.add((step.name, name))
     caller = sys._getframe(2)
+    means = f"inside a step it is a plain function: {_MEANS[kind]}; call it from the workflow"
     logger.warning(
         f"step {step.name} calls {kind} {name} at {caller.f_code.co_filename}, line {caller.f_lineno}: "
-        "inside a step it is a plain function: "
-        f"{_MEANS[kind].format(outer=step.name)}; call it from the workflow",
+        + (means if _may_await() else _CANNOT_AWAIT).format(outer=step.name),
         extra={
             "event": "step_nested_call",
             "run": step.run_id,
@@ -50,3 +55,12 @@ def warn_of_nested(kind: Literal["step", "workflow"], name: str) -> None:
             "attempt": step.attempt,
         },
     )
+
+
+def _may_await() -> bool:
+    """Whether the code runs in a loop; that of a `def` step has a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

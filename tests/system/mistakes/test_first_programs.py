@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from pyengine import App, DeterminismWarning
+from pyengine.core.definitions.current_run import StepInfo, current_step
 from pyengine.core.replay.divergence import hint_of
 from pyengine.core.rules import DEFINITIONS_RULES
 from pyengine.errors import InvalidRequest
-from tests.core.replay.memory_run import MemoryRun, workflow
+from tests.core.replay.memory_run import MemoryRun, add, ship, workflow
 from tests.system.mistakes.places import line_of
 
 
@@ -129,3 +130,19 @@ def test_state_in_the_object_of_a_method() -> None:
     assert f"{__file__}:{line} changes self.total: use a variable" in hint_of(
         checkout.definition, repeats=False
     )
+
+
+def test_a_def_step_calls_a_step(caplog: pytest.LogCaptureFixture) -> None:
+    """In its thread nothing can await the call, which is what the warning says."""
+    before = current_step.set(StepInfo("run-1", 0, 1, "total"))
+    try:
+        for call in (add(1, 2), ship(1)):
+            call.close()
+    finally:
+        current_step.reset(before)
+    place = f"at {__file__}, line {line_of(test_a_def_step_calls_a_step, 'for call in')}"
+    means = "the call gives a coroutine, and total is a `def` step, which cannot await it"
+    assert [one.message.partition("; call it")[0] for one in caplog.records] == [
+        f"step total calls step add {place}: {means}",
+        f"step total calls workflow ship {place}: {means}",
+    ]
