@@ -47,6 +47,7 @@ class Attempt(msgspec.Struct, eq=False):
             the attempt itself, which refers to the task, only the garbage collector would free both.
         task: executes it, unless a thread does.
         timer: ends it when its time is over.
+        asks_until_s: until when a body in a thread, once it is cancelled, may begin to ask for that.
         unawaited: what its function returned in a thread, to be awaited by a task.
     """
 
@@ -63,6 +64,7 @@ class Attempt(msgspec.Struct, eq=False):
     token: StepToken = msgspec.field(default_factory=StepToken)
     task: asyncio.Task[None] | None = None
     timer: clock.Timer | None = None
+    asks_until_s: float = 0.0
     unawaited: Awaitable[Any] | None = None
 
     def drop(self) -> None:

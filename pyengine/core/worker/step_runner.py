@@ -49,6 +49,8 @@ from pyengine.errors import EncodeError, EngineError, PayloadTooLarge, StepTimeo
 logger = logging.getLogger("pyengine.steps")
 
 _EAGER = sys.version_info >= (3, 12)
+LOOK_S = 1.0
+"""How long a sync body that was cancelled may take to ask for that for the first time, in seconds."""
 UNWIND_S = 5.0
 """How long an async body may take to end after it was cancelled, in seconds."""
 WRITING_S = 120.0
@@ -213,14 +215,17 @@ class StepRunner:
             task.cancel()
         elif task is None and attempt in self._jobs:
             self._unwinding[attempt] = self._jobs[attempt][1]
+            attempt.asks_until_s = clock.monotonic() + LOOK_S
             clock.call_later(UNWIND_S, self._leave_behind, attempt)
 
     def unwinding(self) -> set[int]:
-        """Return the runs of which cancelled bodies still run, and can know of it: they may clean up."""
+        """Return the runs of which cancelled bodies run, and know of it or may soon: they may clean up."""
+        now_s = clock.monotonic()
         return {
             attempt.execution
             for attempt, work in self._unwinding.items()
-            if isinstance(work, asyncio.Task) or (work.running and attempt.token.looked)
+            if isinstance(work, asyncio.Task)
+            or (work.running and (attempt.token.looked or now_s < attempt.asks_until_s))
         }
 
     async def changed(self, within_s: float) -> None:

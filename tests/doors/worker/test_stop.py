@@ -13,6 +13,9 @@ import psycopg
 import pytest
 
 from pyengine import App, RunFailed, ctx
+from pyengine.core.worker import step_runner
+from pyengine.core.worker.effects import CancelAttempt
+from pyengine.core.worker.step_runner import StepRunner
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -374,21 +377,24 @@ def test_the_grace_has_an_end(dsn: str, conn: Connection, grace: float) -> None:
         asyncio.run(main())
 
 
-def test_a_thread_that_looks_has_time_to_clean_up(dsn: str, conn: Connection) -> None:
-    """A `def` step that asks whether it is cancelled ends in its own way before its run is given back (D025);
-    one that never asks is not waited for.
+def test_a_thread_that_looks_has_time_to_clean_up(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `def` step that asks whether it is cancelled ends in its own way before its run is given back (D025),
+    also if it asks for the first time when it is; one that never asks is not waited for.
     """
     app = App(dsn)
-    looking, deaf, release = threading.Event(), threading.Event(), threading.Event()
+    looking, deaf, stopping, release = (threading.Event() for _ in range(4))
     states: list[object] = []
 
     @app.step
     def looks() -> None:
         looking.set()
+        stopping.wait(60)
         while not ctx.step.cancelled:
             release.wait(0.02)
         with psycopg.connect(dsn) as own:
-            until_s = 100
+            until_s = 400
             while until_s and "pending" not in states:
                 states[:] = [row[0] for row in own.execute("select state from durable._tasks order by id")]
                 own.rollback()
@@ -411,6 +417,14 @@ def test_a_thread_that_looks_has_time_to_clean_up(dsn: str, conn: Connection) ->
                 while not (looking.is_set() and deaf.is_set()):
                     await asyncio.sleep(0.01)
 
+    def cancelled(self: StepRunner, effect: CancelAttempt) -> None:
+        cancel(self, effect)
+        if effect.attempt.call.name == "looks":
+            stopping.set()
+
+    cancel = StepRunner.cancel
+    monkeypatch.setattr(StepRunner, "cancel", cancelled)
+    monkeypatch.setattr(step_runner, "LOOK_S", 2.0)
     try:
         asyncio.run(main())
     finally:
