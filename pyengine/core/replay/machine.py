@@ -288,20 +288,19 @@ class Replay:
             self._run_until_idle(main)
 
     def _run_until_idle(self, main: DeterministicTask) -> None:
-        loop, matcher, sequence = self._loop, self._matcher, self._sequence
-        loop.run_until_idle()
-        if matcher.asks is not None:
+        self._loop.run_until_idle()
+        if self._matcher.asks is not None:
             self._run_ready()
-        if sequence.cancellation.applied:
+        if self._sequence.cancellation.applied:
             self._cancellation.repeat(main, self._run_ready)
-        stopped = sequence.dead and sequence.swallows_at
+        stopped = self._sequence.dead and self._sequence.swallows_at
         if stopped:
             run_log.cancellation_swallowed(self.run, stopped)
-        generators = loop.generators
+        generators = self._loop.generators
         if generators is not None and main.done() and self._must_close(generators):
-            closing = close_left_open(generators, loop.call_exception_handler, main)
+            closing = close_left_open(generators, self._loop.call_exception_handler, main)
             self._run_as(closing, "generators")
-        elif matcher.compensations is not None and (main.done() or stopped):
+        elif self._matcher.compensations is not None and (main.done() or stopped):
             self._compensate(main, is_stopped=bool(stopped))
 
     def _must_close(self, generators: Generators) -> bool:
