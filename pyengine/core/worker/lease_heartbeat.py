@@ -294,16 +294,17 @@ class Heartbeat:
                     # the presence lock is that of a number which may be another worker's by now
                     missed = True
                     link.drop()
-                if gone:
-                    self._vitals.lost([one for one in leases if one.execution in gone])
+                if ended := [one for one in leases if one.execution in gone]:
+                    self._vitals.lost(ended)
                 # a later lease of one of these runs has begun after this was sent
-                kept = [held for one, held in leases.items() if one.execution not in gone]
+                kept = [held for one, held in leases.items() if not {one.execution, -one.execution} & gone]
                 self._vitals.terms.renewed(kept, until_s)
                 if newest is not None:
                     self._vitals.terms.numbered(newest, until_s)
 
     async def _renew(self, leases: Mapping[Lease, Leased], conn: Any) -> tuple[list[int | None], int | None]:
-        """Renew these leases; return those that are lost, and the newest number of a run."""
+        """Renew these leases; return those that are lost, as negative numbers those that others may take
+        because nothing could be written about them, and the newest number of a run."""
         lost, newest = await conn.fetchrow(
             HEARTBEAT.sql,
             self._worker,

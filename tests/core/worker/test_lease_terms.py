@@ -330,6 +330,50 @@ def test_a_turn_without_an_answer_renews_nothing(
     asyncio.run(main())
 
 
+@pytest.mark.session("the user's transaction")
+def test_a_lease_that_nobody_knows_of_begins_no_body(dsn: str, conn: Connection) -> None:
+    """Run and worker are held, so that the database knows of no heartbeat: a sweep may be about to give the
+    run away. The step under way goes on, and the next one begins with the next renewal.
+    """
+    conn.execute("update durable.settings set value = '400' where name = 'lease_ttl_ms'")
+    app = App(dsn)
+    began, free, begun = asyncio.Event(), asyncio.Event(), list[str]()
+
+    @app.step
+    async def hold() -> None:
+        began.set()
+        await free.wait()
+        begun.append("held")
+
+    @app.step
+    async def note() -> None:
+        begun.append("noted")
+
+    @app.workflow
+    async def go() -> None:
+        await asyncio.gather(hold(), note())
+
+    async def main() -> None:
+        async with app.worker(step_concurrency=1), app.client() as client:
+            run = await client.start(go, id="r")
+            await began.wait()
+            with psycopg.connect(dsn) as user:
+                user.execute("select from durable._workers for update")
+                user.execute("select from durable._tasks for update")
+                over = "select from durable._tasks where expires_at < durable._now_ms()"
+                while conn.execute(over).fetchone() is None:
+                    await asyncio.sleep(0.05)
+                free.set()
+                while not begun:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
+                assert begun == ["held"]
+            await run.result(timeout=30)
+            assert begun == ["held", "noted"]
+
+    asyncio.run(main())
+
+
 def test_statements_are_given_up_by_their_purpose() -> None:
     """A turn, a tick, a heartbeat and a start that waits for nobody take milliseconds."""
     limits = [limit_s(one) for one in (HEARTBEAT, TURN, START_FRESH, TICK, START, JOURNAL)]

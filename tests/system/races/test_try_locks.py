@@ -303,6 +303,19 @@ def test_a_lease_in_a_locked_table_is_kept(dsn: str, conn: Connection, clock: Cl
     assert tick(conn)["leases"] == 1
 
 
+def test_a_heartbeat_that_can_write_nothing_says_so(dsn: str, conn: Connection, clock: Clock) -> None:
+    """Lease and worker are held: the worker is told that the lease is as it was, for a sweep that holds both
+    may give it away; of what it has renewed it is told nothing.
+    """
+    ask(conn, ("select durable.worker_hello_v1('W', '{q}', '{w}', '{1}', '{}')", ()))
+    held, free = begin_run(conn, "h"), begin_run(conn, "f")
+    with psycopg.connect(dsn) as sweep:
+        sweep.execute("select from durable._workers where id = 'W' for update")
+        sweep.execute("select from durable._tasks where id = 'h' for update")
+        assert ask(conn, heartbeat("W", held, free)) == ([-held.execution],)
+    assert ask(conn, heartbeat("W", held, free)) == ([],)
+
+
 # -- turns of the engine
 
 

@@ -166,7 +166,8 @@ TRANSACTION_LIMITS = Procedure(
 HEARTBEAT = Procedure(
     signature=(
         "(worker, executions[], ids[], versions[], ms since its last tick) "
-        "-> (executions[] lost, and a null if the worker is not registered; newest number of a run or null)"
+        "-> (executions[]: lost ones, as negative numbers those not renewed and not recorded, and a null if "
+        "the worker is not registered; newest number of a run or null)"
     ),
     sql="select durable.worker_heartbeat_v1($1, $2, $3, $4, $5), durable.worker_newest_v1()",
 )

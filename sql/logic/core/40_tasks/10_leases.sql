@@ -265,14 +265,19 @@ begin
   where w.id = any (array(select x.id from durable._workers x
                           where x.id = p_worker and not durable._is_fresh(x, v_leases.unrenewed, p_ticked_ms, v_leases.now)
                           for no key update skip locked));
-  if not found and not exists (select from durable._workers w where w.id = p_worker) then
+  if found or v_leases.unrenewed = '{}' and exists (select from durable._workers w where w.id = p_worker) then
+    return v_leases.lost;
+  elsif not exists (select from durable._workers w where w.id = p_worker) then
     return array_append(v_leases.lost, null);
   end if;
-  return v_leases.lost;
+  -- no sweep knows of them, and the one that has locked the worker's row may take them now
+  return v_leases.lost || array(
+    select -x.execution from unnest(p_executions, p_ids) as x (execution, id)
+    where x.id = any (v_leases.unrenewed) and x.execution <> all (v_leases.lost));
 end
 $$ set lock_timeout = '1s';
 comment on function durable.worker_heartbeat_v1(text, bigint[], text[], integer[], bigint) is
-  'Renews the leases of the runs that the worker executes, for the ttl that it asked for; answers the executions that it has lost, and a null among them if the worker is not registered any more: it says hello again. It waits for no lock: a locked task is neither renewed nor lost. Its id is recorded with the worker, and no sweep takes the task while the worker sends heartbeats.';
+  'Renews the leases of the runs that the worker executes, for the ttl that it asked for; answers the executions that it has lost, and a null among them if the worker is not registered any more: it says hello again. It waits for no lock: a locked task is neither renewed nor lost. Its id is recorded with the worker, and no sweep takes the task while the worker sends heartbeats. If the row of the worker is locked too, its execution is answered as a negative number: it is kept for as long as its last renewal says.';
 
 create or replace function durable.worker_newest_v1()
 returns bigint language plpgsql volatile
