@@ -22,6 +22,7 @@ have them.
 |   | a time below zero is over, and a receive that lost may be asked for again (replay/signal_inbox.py) |
 |   | steps, workflows, memos and errors that workflow code defines are refused (definitions/one_name.py) |
 |   | child runs end with the await that is cancelled, and with their parent (replay/child_runs.py) |
+|   | what cleans up waits for the steps that it gave up (worker/attempts.py) |
 """
 
 from __future__ import annotations

@@ -324,11 +324,10 @@ class CallMatcher:
         match: Match = "agrees"
         if row is None or (row.type, row.name or "", row.hash) != (RowType.PROMISE_REGISTERED, name, digest):
             got = describe_call(kind, name, key, digest)
-            # whoever answers a promise is held to its type
             match = sequence.match_unrecorded(
                 row,
                 got,
-                lambda: (
+                lambda: (  # whoever answers a promise is held to its type
                     replace(command, param=top_schema(codec.annotation))
                     if isinstance(command, MakePromise)
                     else command
@@ -450,7 +449,8 @@ class CallMatcher:
     def give_steps_up(self) -> None:
         """Give up every open step: the code has ended."""
         for child in tuple(self.open_steps):
-            self._give_step_up(child)
+            if (call := self.sequence.calls.get(child)) is None or not call.cancel():
+                self._give_step_up(child)
 
     def _intent(self, child: int) -> Intend | None:
         """Return the command that a step needs before another row refers to it, if its row is missing."""

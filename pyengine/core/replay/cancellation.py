@@ -13,6 +13,7 @@ row from the state of the code alone, so a replay decides the same.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import msgspec
 
@@ -23,9 +24,13 @@ from pyengine.core.replay.call_matcher import CallMatcher
 REPEATS_MAX = 100
 """How often the main task is cancelled again, in all."""
 
+UNBOUNDED_MS = inf
+"""The end of a grace that nothing bounds."""
+
 
 class _Request(msgspec.Struct):
     reason: msgspec.Raw = msgspec.Raw(b"null")
+    until: float = UNBOUNDED_MS
 
 
 class Cancellation:
@@ -99,6 +104,14 @@ class Cancellation:
             return True
         calls = matcher.sequence.calls.values()
         return any(call.kind != "receive" and call.awaited and not call.done() for call in calls)
+
+
+def until_ms(data: str | None) -> float:
+    """Return when the grace of a request is over, epoch milliseconds."""
+    try:
+        return msgspec.json.decode(data or "{}", type=_Request).until
+    except msgspec.DecodeError:
+        return UNBOUNDED_MS
 
 
 def _message(row: Row) -> str | None:

@@ -14,6 +14,7 @@ import msgspec
 from pyengine.core.loop.awaitables import Call
 from pyengine.core.loop.event_loop import DeterministicLoop
 from pyengine.core.protocol.journal import ERRORS, RESULTS, SETTLING, Row, RowType
+from pyengine.core.replay.call_sequence import CallSequence
 from pyengine.core.replay.history import History
 from pyengine.core.values.codec import Codec, unreadable
 from pyengine.core.values.error_records import describe_error
@@ -95,6 +96,15 @@ def _child_error(call: Call, row: Row, codec: Codec) -> BaseException:
     )
     failed.__cause__ = error
     return failed
+
+
+def virtual_s(row: Row, sequence: CallSequence) -> float:
+    """Return the virtual time of a timer, in seconds: its nominal instant, not when it fired."""
+    assert row.child is not None
+    instant_ms = fire_at_ms(row, sequence.history)
+    if instant_ms is None and (instant_ms := sequence.fire_at_ms.pop(row.child, None)) is None:
+        return sequence.loop.time()
+    return (instant_ms - sequence.run.started_at_ms) / 1000
 
 
 def fire_at_ms(row: Row, history: History) -> int | None:

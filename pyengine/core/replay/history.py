@@ -136,6 +136,7 @@ class History:
         last_command_seq: the last row that the code itself caused, other than by calling a step; -1 if none.
         suspend_seq: the last row that suspended the run; -1 if none.
         cancel_seq: the first cancellation request, if there is one.
+        cancel_data: its data.
         max_child_at_cancel: `max_child` before that request.
         size: characters of the data of all rows but those of later attempts, which are not kept.
     """
@@ -143,6 +144,7 @@ class History:
     __slots__ = (
         "_attempts",
         "allocated",
+        "cancel_data",
         "cancel_seq",
         "completions",
         "last_command_seq",
@@ -167,6 +169,7 @@ class History:
         self.last_command_seq = -1
         self.suspend_seq = -1
         self.cancel_seq: int | None = None
+        self.cancel_data: str | None = None
         self.max_child_at_cancel = -1
         self.size = 0
         self._attempts: dict[int, _Recorded] = {}
@@ -194,6 +197,7 @@ class History:
                     self._add_attempt(child, row)
             elif kind == RowType.CANCEL_REQUESTED and self.cancel_seq is None:
                 self.cancel_seq, self.max_child_at_cancel = row.seq, self.max_child
+                self.cancel_data = row.data
                 self.completions.append(row)
             elif kind == RowType.EXECUTION_AWAITING:
                 self._add_suspension(row)

@@ -45,8 +45,8 @@ from pyengine.core.replay.advance import Advance, StepCall
 from pyengine.core.replay.asks import Asks
 from pyengine.core.replay.begun_defaults import begun_arguments
 from pyengine.core.replay.call_matcher import CallMatcher
-from pyengine.core.replay.cancellation import REPEATS_MAX, Cancellation
-from pyengine.core.replay.completions import complete, fire_at_ms
+from pyengine.core.replay.cancellation import REPEATS_MAX, UNBOUNDED_MS, Cancellation, until_ms
+from pyengine.core.replay.completions import complete, virtual_s
 from pyengine.core.replay.continue_request import ContinueAsNewRequest
 from pyengine.core.replay.divergence import refusal
 from pyengine.core.replay.extensions import NO_SEARCH, UnawaitedCalls
@@ -112,7 +112,7 @@ class Replay:
         self._handed_out: set[int] = set()
         self._unread: list[Call] = []
         self._value: str | None = None
-        self.evicted = self.finished = False
+        self.evicted = self.finished = self._undoes = False
 
     @cached_property
     def _cancellation(self) -> Cancellation:
@@ -132,6 +132,14 @@ class Replay:
     def cancel_requested(self) -> bool:
         """Whether a cancellation is requested, so that unrecorded commands have no effect."""
         return self._sequence.cancellation.requested
+
+    @property
+    def cleans_up_until_ms(self) -> float | None:
+        """The end of its grace, epoch milliseconds, if its code undoes or ends what it began; else None."""
+        if self.cancel_requested:
+            return until_ms(self._history.cancel_data)
+        again = isinstance(self._end, ContinueAsNew) and self._end.error is not None
+        return UNBOUNDED_MS if self._undoes or again else None
 
     @property
     def next_seq(self) -> int:
@@ -331,6 +339,7 @@ class Replay:
         compensations, self._matcher.compensations = self._matcher.compensations, None
         if compensations is None or error is None or type(only_error(error)) is ContinueAsNewRequest:
             return
+        self._undoes = True
         self._sequence.revive()
         self._run_as(compensations.run(error, left=not is_stopped), "compensations")
 
@@ -360,7 +369,7 @@ class Replay:
             if child >= self._sequence.next_child:
                 self._sequence.halt("no such call yet", self._history.allocated.get(child, row), child=child)
             elif kind == _TIMER_FIRED and self._loop.fire(TimerToken(child)):
-                self._loop.advance_to(self._virtual_s(row))
+                self._loop.advance_to(virtual_s(row, self._sequence))
             return
         self._matcher.open_steps.pop(child, None)
         self._handed_out.discard(child)
@@ -370,24 +379,15 @@ class Replay:
             return
         call.done_at = self._applied
         if kind == _TIMER_FIRED:
-            self._loop.advance_to(self._virtual_s(row))
+            self._loop.advance_to(virtual_s(row, self._sequence))
         complete(call, row, self._codec)
         if not self._loop.ready:
             self._unawaited.put_unread(self._unread, call)
 
-    def _virtual_s(self, row: Row) -> float:
-        """Return the virtual time of a timer, in seconds: its nominal instant, not when it fired."""
-        assert row.child is not None
-        instant_ms = fire_at_ms(row, self._history)
-        if instant_ms is None and (instant_ms := self._sequence.fire_at_ms.pop(row.child, None)) is None:
-            return self._loop.time()
-        return (instant_ms - self.run.started_at_ms) / 1000
-
     # -- how it ended
 
     def _halted(self) -> Halt | None:
-        problem = self._sequence.problem
-        return None if problem is None else Halt(problem=problem)
+        return None if (problem := self._sequence.problem) is None else Halt(problem=problem)
 
     def _result(self, main: DeterministicTask) -> End:
         if main.cancelled():

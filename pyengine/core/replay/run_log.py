@@ -214,6 +214,15 @@ def cancellation_swallowed(info: RunInfo, at: str) -> None:
     logger.error(sentence, extra=_fields(info, "cancellation_swallowed"))
 
 
+def steps_go_on(info: RunInfo, steps: Sequence[str]) -> None:
+    """A run cleans up beside steps that it gave up: they have not ended in time."""
+    sentence = (
+        f"run {info.id} of {info.workflow} has waited for steps that it gave up, and goes on beside them: "
+        f"{', '.join(steps[:_NAMES_MAX])}; a step in a thread ends if it looks at ctx.step.cancelled"
+    )
+    logger.warning(sentence, extra=_fields(info, "run_steps_go_on", steps=list(steps[:_NAMES_MAX])))
+
+
 def errors_unhandled(info: RunInfo, errors: list[UnhandledError]) -> None:
     """Errors of the code of a run have reached no code; they are reported once."""
     for one in errors:

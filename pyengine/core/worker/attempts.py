@@ -1,7 +1,8 @@
 """Attempts of steps: what is executed, what came of it, and which attempt comes next.
 
-Lives here: `Attempt`, and the outcomes that are reported; `StepProgress`, what steps show while they run. May
-not: executing one (step_runner.py), when one may start (run_driver.py).
+Lives here: `Attempt`, and the outcomes that are reported; `GivenUpSteps`, the bodies that still run though
+nobody wants their outcomes; the ending of a run that is set aside; `StepProgress`, what steps show while they
+run. May not: executing one (step_runner.py), when one may start (run_driver.py).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from math import inf
 from typing import Any
 
 import msgspec
@@ -19,10 +21,14 @@ from msgspec.structs import replace
 from pyengine.core.definitions.current_run import StepInfo, StepToken
 from pyengine.core.definitions.retry import NO_RETRY, Retry, policy_text, recorded_policy
 from pyengine.core.process import clock
-from pyengine.core.protocol.commands import StepOutcome
+from pyengine.core.protocol.commands import Halt, StepOutcome
 from pyengine.core.protocol.progress import ProgressReport
 from pyengine.core.replay.advance import StepCall
+from pyengine.core.rules import CHILDREN_RULES
 from pyengine.core.values.codec import Codec
+
+PATIENCE_S = 30.0
+"""How long a run waits for bodies if nobody cancels it, in seconds: the default grace of a cancellation."""
 
 _PROGRESS_PAUSE_S = 0.1
 
@@ -42,6 +48,7 @@ class Attempt(msgspec.Struct, eq=False):
         started_s: when the body began, by our clock; 0 while it waits for its turn.
         wanted: the outcome counts; False once the attempt is cancelled or left behind.
         timed_out: it was cancelled because its time was over.
+        left_behind: it has failed because its time was over, and its body still runs.
         returned_s: when the body returned, by our clock, 0 before: writing its outcome is not on its time.
         token: shows the body whether the outcome still counts. The body's context refers to it; if it were
             the attempt itself, which refers to the task, only the garbage collector would free both.
@@ -60,6 +67,7 @@ class Attempt(msgspec.Struct, eq=False):
     started_s: float = 0.0
     wanted: bool = True
     timed_out: bool = False
+    left_behind: bool = False
     returned_s: float = 0.0
     token: StepToken = msgspec.field(default_factory=StepToken)
     task: asyncio.Task[None] | None = None
@@ -97,6 +105,28 @@ def pauses_run(call: StepCall, outcome: StepOutcome) -> bool:
     return outcome.retry_in_ms is not None and policy_of(call).pauses(call.failures + 1)
 
 
+def halt(kind: str, message: str) -> Halt:
+    """Return the ending of a run that cannot go on."""
+    return Halt(problem=msgspec.json.encode({"type": kind, "message": message}).decode())
+
+
+def pause(failures: Collection[StepOutcome]) -> Halt:
+    """Return the ending of a run that waits until somebody resumes it, for these last failures of steps."""
+    first, *others = failures
+    error = msgspec.json.decode(first.error or "{}", type=_Error)
+    words = f"step {first.name} failed in attempt {first.attempt}: {error.type}: {error.message}"
+    if others:
+        words += f"; so did {len(others)} more"
+    return halt("Paused", f"{words}; durable.resume(id) tries again")
+
+
+class _Error(msgspec.Struct):
+    """The part of a recorded error that is shown."""
+
+    type: str = "error"
+    message: str = ""
+
+
 def step_outcome(call: StepCall, **found: Any) -> StepOutcome:
     """Return the outcome of an attempt; `found` is the rest of its fields."""
     return StepOutcome(child=call.child, name=call.name, hash=call.hash, attempt=call.attempt, **found)
@@ -106,6 +136,49 @@ def start_outcome(call: StepCall) -> StepOutcome:
     """Return what records that an attempt has begun."""
     retry = policy_text(policy_of(call)) if call.attempt == 1 else None
     return step_outcome(call, begun=True, param=call.param, retry=retry)
+
+
+class GivenUpSteps:
+    """The bodies of steps that runs gave up while they ran, of runs that wait for them when they clean up.
+
+    An async body ends a while after it was cancelled, and a thread ends when it likes. Until then whatever
+    undoes their work must not begin, and a run must not say that it was cancelled (decisions/0128). The wait
+    is bounded, because the clean-up needs its share of the grace too.
+
+    Attributes:
+        bodies: of each run, by execution; no entry is empty.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: dict[int, set[Attempt]] = {}
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        """Record attempts whose bodies may still run; each is removed once it has ended."""
+        for attempt in attempts:
+            if (attempt.rules or 0) >= CHILDREN_RULES:
+                self.bodies.setdefault(attempt.execution, set()).add(attempt)
+
+    def wait_s(self, execution: int, until_ms: float | None, now_ms: int) -> float | None:
+        """Return how long a run must wait, in seconds: half of what is left of its grace.
+
+        Args:
+            execution: number of the run.
+            until_ms: the end of its grace, inf if nothing bounds it; None if the run does not clean up.
+            now_ms: the instant now.
+        """
+        if execution not in self.bodies or until_ms is None:
+            return None
+        return PATIENCE_S if until_ms == inf else max(0.0, (until_ms - now_ms) / 2000)
+
+    def remove(self, attempt: Attempt) -> bool:
+        """A body has ended; return whether it was the last one of its run."""
+        bodies = self.bodies.get(attempt.execution, set())
+        bodies.discard(attempt)
+        return not bodies and self.bodies.pop(attempt.execution, None) is not None
+
+    def forget(self, execution: int) -> list[str]:
+        """Wait no longer for the bodies of a run; return the names of their steps."""
+        return sorted(attempt.call.name for attempt in self.bodies.pop(execution, ()))
 
 
 class StepProgress:

@@ -68,6 +68,19 @@ class AttemptDeferred(_Record):
     attempt: Attempt
 
 
+class BodyEnded(_Record):
+    """The body of an attempt has ended whose outcome nobody waits for, or never began."""
+
+    attempt: Attempt
+
+
+class WaitOver(_Record):
+    """A run has waited long enough for the bodies of steps that it gave up."""
+
+    run: LeasedRun
+    bodies: set[Attempt]
+
+
 class AttemptStale(_Record):
     """The database refused a step in SQL: the journal holds what the coroutine has not seen.
 
@@ -257,6 +270,8 @@ Event: TypeAlias = (
     | AttemptEnded
     | AttemptRunsLong
     | AttemptDeferred
+    | BodyEnded
+    | WaitOver
     | AttemptStale
     | JournalWritten
     | StepProgressed

@@ -133,7 +133,7 @@ class ReportQueue:
                 continue
             run.queued = False
             if report is None:
-                if not phase.is_dirty:
+                if run.waits_for_steps or not phase.is_dirty:
                     continue
                 report = phase.take_report(run)
             # a run in the queue whose report has left met what somebody had locked

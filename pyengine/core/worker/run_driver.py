@@ -10,9 +10,8 @@ from the run's state.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-import msgspec
 from msgspec.structs import replace
 
 from pyengine.core.definitions.current_run import RunInfo
@@ -27,7 +26,16 @@ from pyengine.core.replay.divergence import explain
 from pyengine.core.replay.extensions import UnawaitedCalls
 from pyengine.core.replay.machine import Replay
 from pyengine.core.values.codec import Codec
-from pyengine.core.worker.attempts import Attempt, next_attempt, pauses_run, start_outcome, step_outcome
+from pyengine.core.worker.attempts import (
+    Attempt,
+    GivenUpSteps,
+    halt,
+    next_attempt,
+    pause,
+    pauses_run,
+    start_outcome,
+    step_outcome,
+)
 from pyengine.core.worker.effects import (
     CancelAttempt,
     Effect,
@@ -38,7 +46,7 @@ from pyengine.core.worker.effects import (
     RollBack,
     StartAttempt,
 )
-from pyengine.core.worker.events import ProgressDue, RetryDue, StepProgressed
+from pyengine.core.worker.events import ProgressDue, RetryDue, StepProgressed, WaitOver
 from pyengine.core.worker.run_state import Fetching, LeasedRun, Live, Speculating, evict
 from pyengine.core.worker.speculation import ENDS, EndingSteps, may_speculate
 from pyengine.errors import StepInterrupted
@@ -48,28 +56,6 @@ _PROGRESS_S = 0.2
 
 RELEASE_AFTER_MS = 5_000
 """An attempt that is further away than this does not keep its run here, in milliseconds."""
-
-
-def halt(kind: str, message: str) -> Halt:
-    """Return the ending of a run that cannot go on."""
-    return Halt(problem=msgspec.json.encode({"type": kind, "message": message}).decode())
-
-
-def pause(failures: Collection[StepOutcome]) -> Halt:
-    """Return the ending of a run that waits until somebody resumes it, for these last failures of steps."""
-    first, *others = failures
-    error = msgspec.json.decode(first.error or "{}", type=_Error)
-    words = f"step {first.name} failed in attempt {first.attempt}: {error.type}: {error.message}"
-    if others:
-        words += f"; so did {len(others)} more"
-    return halt("Paused", f"{words}; durable.resume(id) tries again")
-
-
-class _Error(msgspec.Struct):
-    """The part of a recorded error that is shown."""
-
-    type: str = "error"
-    message: str = ""
 
 
 def _must_end(call: StepCall) -> bool:
@@ -91,6 +77,7 @@ class RunDriver:
     Attributes:
         now_ms: reads the database's time.
         ending_steps: the steps after which runs have ended.
+        given_up: the steps that runs gave up and that still run.
         effects: what is to be done, by the event that is being applied.
         dirty: runs with something to report, each once, in the order in which they got it.
         stopping: nothing starts any more.
@@ -114,6 +101,7 @@ class RunDriver:
         self.now_ms = now_ms
         self.may_begin = may_begin
         self.ending_steps = EndingSteps()
+        self.given_up = GivenUpSteps()
         self.effects: list[Effect] = []
         self.dirty: deque[LeasedRun] = deque()
         self.stopping = self.draining = False
@@ -145,6 +133,8 @@ class RunDriver:
         """Take over what an advance gave; `settle` follows."""
         for child in advance.given_up:
             self._cancel(live, child)
+        if self.given_up.bodies and not run.waits_for_steps:
+            self._wait_for_steps(run)
         # more than one advance may come between two turns while a transaction is open
         live.commands += advance.commands
         if advance.progress is not None:
@@ -197,13 +187,16 @@ class RunDriver:
 
     def queue_report(self, run: LeasedRun) -> None:
         """Have a run reported, as soon as it has no report on its way."""
-        if not run.queued and run.report is None:
+        if not run.queued and run.report is None and not run.waits_for_steps:
             run.queued = True
             self.dirty.append(run)
 
     def start_all(self, run: LeasedRun, live: Live, calls: Iterable[StepCall]) -> None:
         """Start attempts, each at its time; a replay that is due asks for them again."""
         if run.replay.finished or live.replay_when_quiet:
+            return
+        if run.waits_for_steps:
+            live.steps_after_commands += tuple(calls)
             return
         for call in calls:
             if call.retry_at_ms is not None and (in_ms := call.retry_at_ms - self.now_ms()) > 0:
@@ -254,6 +247,7 @@ class RunDriver:
         live.exhausted.pop(child, None)
         attempt = live.attempts.pop(child, None)
         if attempt is not None:
+            self.given_up.add([attempt])
             self.effects.append(CancelAttempt(attempt))
         elif live.steps_after_commands:
             live.steps_after_commands = tuple(
@@ -305,6 +299,8 @@ class RunDriver:
             self.roll_back(run)
         if log is None or log.ask is None or log.ask is live.asked or not log.live or self.stopping:
             return
+        if run.waits_for_steps and log.ask.kind == "begin":
+            return
         sent = run.report
         if isinstance(live.end or (sent and sent.end), Halt | Release):
             # it leaves without an answer: what came before this statement is rolled back, or did not begin
@@ -350,6 +346,39 @@ class RunDriver:
             live.outcomes = [one for one in live.outcomes if one.child not in unsent]
             for child in set(live.attempts_after_record) - (waiting - unsent if drains else set()):
                 del live.attempts_after_record[child]
+
+    # -- steps that were given up
+
+    def _wait_for_steps(self, run: LeasedRun) -> None:
+        """Let a run that cleans up wait for the steps that it gave up."""
+        in_s = self.given_up.wait_s(run.execution, run.replay.cleans_up_until_ms, self.now_ms())
+        if in_s is not None:
+            run.waits_for_steps = True
+            self.effects.append(PostLater(WaitOver(run, self.given_up.bodies[run.execution]), in_s))
+
+    def body_ended(self, leased: Mapping[int, LeasedRun], attempt: Attempt) -> None:
+        """Go on with a run if no step of it runs any more that it gave up."""
+        run = leased.get(attempt.execution)
+        if self.given_up.remove(attempt) and run is not None and run.waits_for_steps:
+            self._go_on(run)
+
+    def wait_over(self, event: WaitOver) -> None:
+        """Go on beside the steps that do not end."""
+        run = event.run
+        if run.waits_for_steps and self.given_up.bodies.get(run.execution) is event.bodies and not run.gone:
+            run_log.steps_go_on(run.info, self.given_up.forget(run.execution))
+            self._go_on(run)
+
+    def _go_on(self, run: LeasedRun) -> None:
+        """Go on with a run whose steps it waits for no longer."""
+        run.waits_for_steps, live = False, run.phase
+        if isinstance(live, Live):
+            if not live.commands and (run.report is None or not run.report.commands):
+                calls, live.steps_after_commands = live.steps_after_commands, ()
+                self.start_all(run, live, calls)
+            self.settle(run, live)
+        elif live.is_dirty:
+            self.queue_report(run)
 
     # -- progress
 
@@ -439,6 +468,7 @@ class RunDriver:
                     live.attempts_after_record[call.child] = next_attempt(call)
             else:
                 new.append(call)
+        self.given_up.add(before.attempts.values())
         self.cancel_all(before.attempts)
         return tuple(new)
 

@@ -24,11 +24,11 @@ from pyengine.core.replay.advance import Advance
 from pyengine.core.replay.extensions import UnawaitedCalls
 from pyengine.core.values.codec import Codec
 from pyengine.core.worker import events as on
-from pyengine.core.worker.attempts import Attempt, pauses_run, start_outcome
+from pyengine.core.worker.attempts import Attempt, halt, pauses_run, start_outcome
 from pyengine.core.worker.blocked_runs import resend_pause_s
 from pyengine.core.worker.capacity import WarmRuns
 from pyengine.core.worker.effects import Effect, FetchJournal, PostLater, RecordDeadline
-from pyengine.core.worker.run_driver import RunDriver, halt
+from pyengine.core.worker.run_driver import RunDriver
 from pyengine.core.worker.run_state import (
     Diverged,
     Fetching,
@@ -87,6 +87,8 @@ class RunManager:
             on.AttemptEnded: self._attempt_ended,
             on.AttemptRunsLong: self._attempt_runs_long,
             on.AttemptDeferred: self._attempt_deferred,
+            on.BodyEnded: lambda event: self._driver.body_ended(self.leased, event.attempt),
+            on.WaitOver: self._driver.wait_over,
             on.AttemptStale: self._attempt_stale,
             on.JournalWritten: self._journal_written,
             on.StepProgressed: self._step_progressed,
@@ -188,6 +190,7 @@ class RunManager:
         if run is None:
             return
         phase, outcome = run.phase, event.outcome
+        self._driver.given_up.add([event.attempt] if event.attempt.left_behind else ())
         if outcome.error is not None:
             pauses = pauses_run(event.attempt.call, outcome)
             run_log.attempt_failed(run.info, outcome, self._driver.now_ms(), pauses=pauses)
@@ -197,8 +200,7 @@ class RunManager:
             phase.unrecorded[outcome.child, outcome.attempt] = outcome
 
     def _attempt_runs_long(self, event: on.AttemptRunsLong) -> None:
-        attempt = event.attempt
-        run = self.leased.get(attempt.execution)
+        attempt, run = event.attempt, self.leased.get(event.attempt.execution)
         if run is None or run.phase.attempts.get(attempt.call.child) is not attempt or attempt.begun:
             return
         if isinstance(run.phase, Live):
@@ -285,9 +287,7 @@ class RunManager:
     def _recorded(self, run: LeasedRun, report: RunReport, event: on.ReportAnswered) -> None:
         """A report is in the journal."""
         state, end, phase = event.state, report.end, run.phase
-        if end is not None and (
-            isinstance(end, LAST) or (isinstance(end, ContinueAsNew) and state != "acquired")
-        ):
+        if isinstance(end, LAST) or (isinstance(end, ContinueAsNew) and state != "acquired"):
             self._driver.ended(run, end, event.now_ms, state)
             self._drop(run)
             return
@@ -364,8 +364,8 @@ class RunManager:
         run = self.leased.get(event.report.execution)
         if run is not None and run.report is event.report:
             run.resends += 1
-            pause_s = resend_pause_s(run.resends, self._randomness)
-            self._driver.effects.append(PostLater(on.ResendDue(run), pause_s))
+            resend = PostLater(on.ResendDue(run), resend_pause_s(run.resends, self._randomness))
+            self._driver.effects.append(resend)
 
     def _resend_due(self, event: on.ResendDue) -> None:
         run = event.run

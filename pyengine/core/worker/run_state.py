@@ -362,6 +362,8 @@ class LeasedRun:
         last_step: child number of the step that ended last; -1 before the first.
         progress_scheduled: an event will have its progress reported, if no report takes it before.
         transaction_tries: how often in a row its transactions did not come to their end.
+        waits_for_steps: it cleans up, and neither reports nor begins anything until the steps have ended that
+            it gave up (attempts.py).
     """
 
     __slots__ = (
@@ -380,6 +382,7 @@ class LeasedRun:
         "stale_at",
         "transaction_tries",
         "version",
+        "waits_for_steps",
         "wakeable",
     )
 
@@ -392,7 +395,7 @@ class LeasedRun:
         self.report: RunReport | None = None
         self.report_bytes = self.resends = 0
         self.reported_s = self.known_until_s = 0.0
-        self.queued = self.wakeable = False
+        self.queued = self.wakeable = self.waits_for_steps = False
         self.stale_at = self.last_step = -1
         self.progress_scheduled = False
         self.transaction_tries = 0

@@ -40,7 +40,7 @@ from pyengine.core.values.sizes import is_large
 from pyengine.core.worker.attempts import Attempt, StepProgress, step_outcome
 from pyengine.core.worker.capacity import Capacity
 from pyengine.core.worker.effects import CancelAttempt, StartAttempt
-from pyengine.core.worker.events import AttemptDeferred, AttemptEnded, Event, StepProgressed
+from pyengine.core.worker.events import AttemptDeferred, AttemptEnded, BodyEnded, Event, StepProgressed
 from pyengine.core.worker.failures import Failures
 from pyengine.core.worker.run_driver import RunDriver
 from pyengine.core.worker.run_state import LeasedRun
@@ -208,15 +208,19 @@ class StepRunner:
         if not attempt.started_s:
             self._terms.wake()
         task = attempt.task
-        # a task that has not begun finds out by itself
+        # a task that has not begun finds out by itself, and the database whether a step in SQL counts
         if task is not None and attempt.started_s and not task.done():
             self._unwinding[attempt] = task
             task.add_done_callback(lambda _: self._unwound(attempt))
             task.cancel()
-        elif task is None and attempt in self._jobs:
+        elif task is not None and attempt.call.step.records_itself and not task.done():
+            task.add_done_callback(lambda _: self._post(BodyEnded(attempt)))
+        elif task is None and attempt in self._jobs and self._jobs[attempt][1].running:
             self._unwinding[attempt] = self._jobs[attempt][1]
             attempt.asks_until_s = clock.monotonic() + LOOK_S
-            clock.call_later(UNWIND_S, self._leave_behind, attempt)
+            clock.call_later(UNWIND_S, self._still_runs, attempt)
+        else:
+            self._post(BodyEnded(attempt))
 
     def unwinding(self) -> set[int]:
         """Return the runs of which cancelled bodies run, and know of it or may soon: they may clean up."""
@@ -236,7 +240,9 @@ class StepRunner:
                 await self._changed.wait()
 
     def _unwound(self, attempt: Attempt) -> None:
-        self._unwinding.pop(attempt, None)
+        if self._unwinding.pop(attempt, None) is not None or attempt.left_behind:
+            attempt.left_behind = False
+            self._post(BodyEnded(attempt))
         self._changed.set()
 
     def close(self) -> None:
@@ -380,6 +386,17 @@ class StepRunner:
         if attempt.wanted:
             self.start(effect)
 
+    def _still_runs(self, attempt: Attempt) -> None:
+        """Say of a thread that it goes on though its step was given up."""
+        if attempt in self._jobs:
+            logger.warning(
+                "step %s of run %s was given up %g s ago and still runs in its thread",
+                attempt.call.name,
+                attempt.run_id,
+                UNWIND_S,
+            )
+            self._leave_behind(attempt)
+
     def _leave_behind(self, attempt: Attempt) -> None:
         """A thread does not come back when it should: it is not counted on any more."""
         if attempt in self._jobs:
@@ -415,8 +432,10 @@ class StepRunner:
                 attempt.call.name,
                 attempt.run_id,
             )
-            attempt.token.cancelled = True
+            attempt.token.cancelled = attempt.left_behind = True
             self._leave_behind(attempt)
+            if attempt.task is not None:
+                attempt.task.add_done_callback(lambda _: self._unwound(attempt))
             self._fail(attempt, too_long(attempt.call))
             return
         attempt.timed_out = attempt.token.cancelled = True

@@ -76,7 +76,7 @@ class _Unawaited(UnawaitedCalls):
                 continue
             name, instead = call.name, f"`await {call.spelling}`"
             if call.kind == "child run":
-                instead += f", or `ctx.start({name}, ...)` if nothing waits for it"
+                instead += f", or `ctx.start({name}, ..., detached=True)` if nothing waits for it"
             means = "the run did not wait for it"
             if call.kind in ("step", "child run"):
                 means = "its result and its errors are lost"

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, cast
 from pyengine.core.definitions.registry import Step, Workflow
 from pyengine.core.loop.shield import ShieldScope
 from pyengine.core.replay.call_matcher import CallMatcher
+from pyengine.core.rules import CHILDREN_RULES
 from pyengine.core.values.error_access import class_name
 from pyengine.core.values.error_describing import error_message
 from pyengine.errors import EngineError
@@ -92,10 +93,11 @@ class Compensations:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # after the tasks: their own clean-up may wait for child runs
-        children = self._matcher.children
-        if children is not None:
-            await asyncio.gather(*children.end_all(), return_exceptions=True)
+        # after the tasks: their own clean-up may wait for steps and child runs
+        if self._matcher.run.rules >= CHILDREN_RULES:
+            self._matcher.give_steps_up()
+        if self._matcher.children is not None:
+            await asyncio.gather(*self._matcher.children.end_all(), return_exceptions=True)
 
 
 def compensations_of(matcher: CallMatcher) -> Compensations:

@@ -89,7 +89,7 @@ class MemoryDatabase:
         self.runs[stored.execution] = stored
         return stored
 
-    def claim(self, stored: Stored, *, warm: bool, whole: bool = True) -> ClaimedRun:
+    def claim(self, stored: Stored, *, warm: bool, whole: bool = True, rules: int = 1) -> ClaimedRun:
         """Lease a run: with its whole journal, with what a warm coroutine lacks, or without a journal."""
         stored.version += 1
         stored.state = "acquired"
@@ -107,6 +107,7 @@ class MemoryDatabase:
             0,
             self.now_ms,
             "default",
+            rules=rules,
         )
 
     def journal(self, execution: int, version: int) -> Journal | None:

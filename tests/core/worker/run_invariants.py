@@ -29,7 +29,8 @@ def _starts_early(run: LeasedRun, phase: Phase) -> bool:
     if not isinstance(phase, Live):
         return False
     waiting = {call.child for call in phase.steps_after_commands}
-    return bool(waiting & phase.attempts.keys()) or (bool(waiting) and not _unrecorded(run, phase))
+    waits = _unrecorded(run, phase) or run.waits_for_steps
+    return bool(waiting & phase.attempts.keys()) or (bool(waiting) and not waits)
 
 
 def _repeats_early(run: LeasedRun, phase: Phase) -> bool:
@@ -77,7 +78,7 @@ def _runs_ahead(run: LeasedRun, phase: Phase) -> bool:
 
 
 def _is_forgotten(run: LeasedRun, phase: Phase) -> bool:
-    return phase.is_dirty and run.report is None and not run.queued
+    return phase.is_dirty and run.report is None and not (run.queued or run.waits_for_steps)
 
 
 INVARIANTS: tuple[tuple[str, Callable[[LeasedRun, Phase], bool]], ...] = (

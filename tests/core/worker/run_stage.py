@@ -126,6 +126,8 @@ class Stage:
     Attributes:
         holds: whether leases are known to hold.
         effects: of the last event.
+        bodies: of the step that a run gave up.
+        wait_over: the event that ends its wait for them.
     """
 
     def __init__(self, *, max_warm: int = 10, max_warm_bytes: int = 1_000_000) -> None:
@@ -137,6 +139,8 @@ class Stage:
         self.runs = RunManager(app.registry, Codec(), *asked, warm=warm, unawaited=NO_SEARCH)
         self.effects: list[Effect] = []
         self.seen: list[LeasedRun] = []
+        self.bodies: list[Attempt] = []
+        self.wait_over: on.Event | None = None
 
     def post(self, event: on.Event) -> list[Effect]:
         """Apply an event, and check every run that there ever was."""

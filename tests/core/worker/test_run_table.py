@@ -27,6 +27,14 @@ from pyengine.core.worker.effects import (
     StartAttempt,
 )
 from pyengine.core.worker.run_state import LeasedRun, Live, Speculating
+from tests.core.worker.given_up_stage import (
+    body_ended,
+    body_is_foreign,
+    live_cancelled,
+    live_cleaning,
+    waited,
+    waited_before,
+)
 from tests.core.worker.run_stage import (
     NOW_MS,
     Stage,
@@ -133,6 +141,17 @@ TABLE = [
     Cell(fetching_busy, attempt_runs_long, "Fetching"),
     Cell(live, attempt_deferred, "Live", (), dirty=True),
     Cell(fetching_busy, attempt_deferred, "Fetching"),
+    # steps that were given up
+    Cell(live_cleaning, body_ended, "Live", (START,)),
+    Cell(live_cleaning, body_is_foreign, "Live"),
+    Cell(live_cleaning, waited, "Live", (START,)),
+    Cell(live_cleaning, waited_before, "Live"),
+    Cell(live_cleaning, poll_due, "Live"),
+    Cell(live_cancelled, body_ended, "Live", (), dirty=True),
+    Cell(live_cancelled, waited, "Live", (), dirty=True),
+    Cell(live_cancelled, leases_lost, "Gone"),
+    Cell(gone, body_is_foreign, "Gone"),
+    # their ends elsewhere
     Cell(live, attempt_stale, "Fetching", (FETCH,)),
     Cell(live_busy, attempt_stale, "Live"),
     Cell(fetching_busy, attempt_stale, "Fetching"),

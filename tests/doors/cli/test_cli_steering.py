@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from pyengine.core.protocol.commands import StepOutcome
-from pyengine.core.worker.run_driver import pause
+from pyengine.core.worker.attempts import pause
 
 Connection = psycopg.Connection[Any]
 

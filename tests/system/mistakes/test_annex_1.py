@@ -127,7 +127,8 @@ def test_row_08_a_child_run_that_is_never_awaited(caplog: pytest.LogCaptureFixtu
     MemoryRun(workflow(forgets))
     (record,) = caplog.records
     assert f"child run ship was called at {__file__}, line {line_of(forgets, 'ship(1)')}," in record.message
-    assert "write `await ship(...)`, or `ctx.start(ship, ...)` if nothing waits for it" in record.message
+    advice = "write `await ship(...)`, or `ctx.start(ship, ..., detached=True)` if nothing waits for it"
+    assert advice in record.message
 
 
 def test_row_08_calls_that_were_awaited(caplog: pytest.LogCaptureFixture) -> None:

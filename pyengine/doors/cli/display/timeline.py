@@ -123,7 +123,8 @@ def _line(group: list[JournalEvent], subject: str) -> tuple[str, str, str]:
         case "ExecutionFailed":
             return "failed", error_text(payload.get("error")), FAILED
         case "ExecutionCancelled" | "CancelRequested":
-            return "cancelled" if last.event[0] == "E" else "cancel requested", compact(last.payload), RETRY
+            what = "cancelled" if last.event[0] == "E" else "cancel requested"
+            return what, compact({"reason": payload.get("reason")}), RETRY
         case "ExecutionAwaiting":
             return "waits for", _waits(payload), DIM
         case "ExecutionResumed":

@@ -121,8 +121,10 @@ begin
                    where t.id = any (p_ids) and h.status in ('running', 'blocked') order by t.execution);
   update durable._executions h set cancel_seq = h.next_seq where h.execution = any (v_heads);
   perform durable._append(array(
-    select row(e, 'cancel_requested', null, null, null, null, '{"reason": ' || coalesce(p_reason, 'null') || '}')::durable._event
-    from unnest(v_heads) e), p_now);
+    select row(h.execution, 'cancel_requested', null, null, null, null, format('{"reason": %s%s}', coalesce(p_reason, 'null'),
+      case when h.rules >= 4 then format(', "until": %s', durable._later(p_now, g.grace_ms)) end))::durable._event
+    from durable._graces(v_heads, p_grace_ms) g join durable._executions h on h.execution = any (array[g.execution])
+    order by h.execution), p_now);
   update durable._executions h set cancel_until = durable._later(p_now, g.grace_ms), problem = null
   from durable._graces(v_heads, p_grace_ms) g
   where h.execution = any (array[g.execution]);
@@ -136,7 +138,7 @@ begin
 end
 $$;
 comment on function durable._request_cancel(text[], text, bigint, bigint) is
-  'Phase one: writes CancelRequested, and makes runs that wait, are postponed or halted ready, so that a worker takes them through their clean-up. A second request changes nothing.';
+  'Phase one: writes CancelRequested, for runs of rules 4 with the end of their grace, and makes runs that wait, are postponed or halted ready, so that a worker takes them through their clean-up. A second request changes nothing.';
 
 create or replace function durable._is_between_attempts(p_task durable._tasks, p_now bigint)
 returns boolean language sql stable
