@@ -121,7 +121,7 @@ class World:
             lambda: self.try_(("select durable.fork(%s)", (rng.choice(self.runs),))),
             lambda: self.try_(start(self.fresh("r"), delay="30 s")),
             lambda: self.try_(cancel(self.any_of("r"), grace_ms=5000)),
-            lambda: self.try_(("select durable.purge(older_than => '10 s')", ())),
+            lambda: self.try_(("select durable.purge(older_than => '0')", ())),
             lambda: self.try_(("select durable.tick()", ())),
         ]
         return [*tasks, *promises, *others]

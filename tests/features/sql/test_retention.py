@@ -499,10 +499,11 @@ def test_the_living_move_out(conn: Connection, clock: Clock) -> None:
     take_turn(conn, "V", report(again, end=complete(), seen=again.next))
 
 
-@pytest.mark.parametrize("age", [None, "-1 day"])
+@pytest.mark.parametrize("age", [None, "-1 day", "30", "365", "59 min"])
 def test_an_age_is_needed(conn: Connection, clock: Clock, age: str | None) -> None:
-    """A purge without an age, or of the future, is refused."""
-    assert refusal(conn, ("select * from durable.purge(%s::interval)", (age,))) == "WF004"
+    """A purge without an age, of the future, or of less than an hour is refused: '30' is 30 seconds."""
+    for verb in ("purge", "calls_purge", "snapshot_prune"):
+        assert refusal(conn, (f"select * from durable.{verb}(%s::interval)", (age,))) == "WF004", verb
     assert refusal(conn, ("select * from durable.purge('1 day', max_runs => 0)", ())) == "WF004"
 
 

@@ -209,7 +209,7 @@ def keys_of_signals_are_forgotten(conn: Connection, clock: Clock) -> Play:
             take_turn(conn, "W", report(held, end=continue_as_new(on=number), seen=seen))
             clock.advance(1000)
             held = claim(conn, "W", f"q-{name}")
-    conn.execute("select durable.purge('1 millisecond')")
+    conn.execute("select durable.purge('0')")
     tick(conn)
     clock.advance(400 * 86_400_000)
     there = "select count(*) from durable._removed_signals where id = %s"

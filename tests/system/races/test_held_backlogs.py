@@ -11,7 +11,7 @@ from tests.features.sql.test_backlog import Consumer
 from tests.support.clock import Clock
 from tests.support.verbs import Connection, ask, complete, send
 
-PURGE = ("select promises from durable.purge('1 millisecond')", ())
+PURGE = ("select promises from durable.purge('0')", ())
 
 
 @pytest.fixture

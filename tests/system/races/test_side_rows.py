@@ -198,7 +198,7 @@ def removed_ids_are_forgotten(conn: Connection, clock: Clock) -> Play:
         ask(conn, create(name, external="true"))
         ask(conn, settle(name))
     clock.advance(1000)
-    conn.execute("select durable.purge('1 millisecond')")
+    conn.execute("select durable.purge('0')")
     tick(conn)
     clock.advance(400 * 86_400_000)
     there = "select count(*) from durable._removed where id = %s"

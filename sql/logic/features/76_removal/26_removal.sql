@@ -273,6 +273,10 @@ as $$
 begin
   if p_older_than is null or p_older_than < interval '0' or p_most is null or p_most < 1 then
     perform durable._fail_invalid('A purge has an age (older_than => ''30 days'') and removes one row or more.');
+  elsif p_older_than > interval '0' and p_older_than < interval '1 hour' then
+    perform durable._fail_invalid(
+      format('older_than is %s: a purge takes an age of an hour or more, or ''0'' for all that has ended.', p_older_than),
+      'A number without a unit is in seconds. Write the unit: older_than => ''30 days''.');
   elsif not p_place_fits then
     perform durable._fail_invalid('A purge continues where the one before it ended (after => its more), or starts again (null).');
   end if;
@@ -281,4 +285,4 @@ begin
 end
 $$;
 comment on function durable._begin_purge(interval, integer, boolean) is
-  'Checks the arguments of a purge and answers the instant before which what it removes has ended. p_place_fits: after has the form of its more. WF003 above READ COMMITTED, WF004.';
+  'Checks the arguments of a purge and answers the instant before which what it removes has ended. An age below an hour is refused, because ''30'' is 30 seconds; 0 is not. p_place_fits: after has the form of its more. WF003 above READ COMMITTED, WF004.';

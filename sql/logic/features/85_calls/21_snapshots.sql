@@ -67,6 +67,10 @@ as $$
 begin
   if $1 is null or $1 < interval '0' then
     perform durable._fail_invalid('Snapshots are pruned from an age on: older_than => ''1 day''.');
+  elsif $1 > interval '0' and $1 < interval '1 hour' then
+    perform durable._fail_invalid(
+      format('older_than is %s: snapshots are pruned from an age of an hour on, or ''0'' for all.', $1),
+      'A number without a unit is in seconds. Write the unit: older_than => ''1 day''.');
   end if;
   return durable._prune_snapshots(durable._now_ms() - durable._ms($1), null);
 end

@@ -311,7 +311,7 @@ begin
 end
 $$;
 comment on function durable.calls_purge(interval, integer, jsonb) is
-  'Removes what was needed for calls and is needed no more: select * from durable.calls_purge(''30 days''), after durable.purge, which removes the promises of attempts. Scopes, steps and attempts of removed runs go; the history of pins, steps without a run, and claims without an owner go if they are this old. A pin stays with all that it refers to, and so does a result that is shared (setting call_results_days). While more is not null, call it again with after => more. To run by itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
+  'Removes what was needed for calls and is needed no more: select * from durable.calls_purge(''30 days''), after durable.purge, which removes the promises of attempts. The age is as there. Scopes, steps and attempts of removed runs go; the history of pins, steps without a run, and claims without an owner go if they are this old. A pin stays with all that it refers to, and so does a result that is shared (setting call_results_days). While more is not null, call it again with after => more. To run by itself: set_setting(''retention_days'', ''30''). WF003 above READ COMMITTED, WF004.';
 
 create or replace function durable._sweep_calls(
   p_place jsonb, p_now bigint, out removed integer, out place jsonb, out due_in bigint)
