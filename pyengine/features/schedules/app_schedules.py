@@ -7,6 +7,7 @@ which SQL reads, or recording a schedule, which a worker does at its start (sche
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from pyengine.core.definitions.registry import Workflow
@@ -57,14 +58,9 @@ class AppSchedules:
             policy: overlap, window and limits.
 
         Raises:
-            InvalidRequest: a workflow, id, expression, time zone or argument is wrong.
+            InvalidRequest: a workflow, id, expression, time zone or argument is wrong, or the id is taken.
         """
-        texts: tuple[object, ...] = (cron, timezone)
-        if not all(isinstance(text, str) for text in texts):
-            raise InvalidRequest(
-                "a schedule has a cron expression and a time zone, both texts",
-                hint='@app.schedule("0 3 * * *", timezone="Europe/Berlin")',
-            )
+        _refuse_others(cron, timezone, args)
 
         def declare(workflow: Workflow[P, R]) -> Workflow[P, R]:
             if not isinstance(workflow, Workflow):
@@ -89,10 +85,25 @@ class AppSchedules:
         return declare
 
     def _add_schedule(self, schedule: ScheduleDef) -> None:
-        known, own = self.schedules.setdefault(schedule.id, schedule).workflow.name, schedule.workflow.name
-        if known != own:
+        known, own = self.schedules.get(schedule.id, schedule), schedule.workflow
+        # the same name with another function is a cell or a module that was run again
+        twice = known.workflow.fn is own.fn and replace(known, workflow=own) != schedule
+        if twice or known.workflow.name != own.name:
             raise InvalidRequest(
-                f"schedule {schedule.id!r} is declared for {known} and {own}",
-                hint="give one of them another id=",
+                f"schedule {schedule.id!r} is declared twice: {known.cron!r} for {known.workflow.name} and "
+                f"{schedule.cron!r} for {own.name}",
+                hint='give one of them an id of its own: @app.schedule(..., id="...")',
             )
         self.schedules[schedule.id] = schedule
+
+
+def _refuse_others(cron: object, timezone: object, args: object) -> None:
+    if not (isinstance(cron, str) and isinstance(timezone, str)):
+        raise InvalidRequest(
+            "a schedule has a cron expression and a time zone, both texts",
+            hint='@app.schedule("0 3 * * *", timezone="Europe/Berlin")',
+        )
+    if not isinstance(args, tuple | list):
+        raise InvalidRequest(
+            f"args={args!r} of a schedule is no tuple of arguments", hint=f"args=({args!r},)"
+        )

@@ -76,7 +76,9 @@ class ScheduleDef:
             check_expression(self.cron)
             _check_zone(self.timezone)
             signature.bind(self.args, kwargs)
-        except InvalidRequest as error:
+            if _is_resolvable(signature):
+                scheduled_input(signature, self.args, dict(self.kwargs))
+        except (InvalidRequest, EncodeError) as error:
             raise InvalidRequest(f"schedule {self.id}: {error.message}", hint=error.hint) from None
 
     def record(self) -> dict[str, Any]:
@@ -100,6 +102,16 @@ class ScheduleDef:
             "tags": dict(self.tags),
             **self.policy.columns(),
         }
+
+
+def _is_resolvable(signature: Signature) -> bool:
+    """Return whether the annotations can be read now. A module may define its types below its workflows: then
+    a worker checks the arguments when it starts.
+    """
+    try:
+        return bool(signature.codecs)
+    except InvalidRequest:
+        return False
 
 
 def _check_zone(name: str) -> None:

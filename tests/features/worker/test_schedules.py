@@ -201,14 +201,27 @@ def test_declarations_are_checked() -> None:
     with pytest.raises(InvalidRequest, match="both texts"):
         app.schedule(5)  # type: ignore[arg-type]
     app.schedule("@daily", id="x")(app.workflow(_report))
-    with pytest.raises(InvalidRequest, match="declared for _report and other"):
+    twice = "declared twice: '@daily' for _report and "
+    with pytest.raises(InvalidRequest, match=f"{twice}'@daily' for other"):
         app.schedule("@daily", id="x")(app.workflow(name="other")(_other))
+    with pytest.raises(InvalidRequest, match=f"{twice}'@weekly' for _report"):
+        app.schedule("@weekly", id="x")(app.workflow(_report))
+    app.schedule("@daily", id="x")(app.workflow(_report))  # a module that is imported again
+    with pytest.raises(InvalidRequest, match="args='eu' of a schedule is no tuple"):
+        app.schedule("@daily", id="y", args="eu")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="schedule y: workflow _of_region, argument 'region'"):
+        app.schedule("@daily", id="y", args=(7,))(app.workflow(_of_region))
+    with pytest.raises(InvalidRequest, match="schedule y: workflow _of_region, argument 'scheduled_at'"):
+        app.schedule("@daily", id="y", args=("eu", 7))(app.workflow(_of_region))
     with pytest.raises(InvalidRequest, match="schedule y: workflow _report: too many positional arguments"):
         app.schedule("@daily", id="y", args=(1,))(app.workflow(_report))
     assert list(app.schedules) == ["x"]
 
 
 async def _other() -> None: ...
+
+
+async def _of_region(region: str, scheduled_at: datetime) -> None: ...
 
 
 _DAY = datetime(2026, 1, 2, tzinfo=UTC)
