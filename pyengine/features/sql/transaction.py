@@ -11,8 +11,12 @@ when the block is left.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import PurePath
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -24,6 +28,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
@@ -43,6 +48,7 @@ from pyengine.features.sql.transaction_log import TransactionLog, subject_of, tr
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 _ID_BYTES_MAX = 512
 
@@ -59,6 +65,19 @@ class StartedOptions(TypedDict, total=False):
 
 
 _START_OPTIONS = frozenset(StartedOptions.__annotations__)
+
+
+def _to_be_awaited(method: M) -> M:
+    """Keep what a call of the method returns until it begins, so that the block's end finds a lost one."""
+
+    @wraps(method)
+    def call(self: Transaction, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        made, caller = method(self, *args, **kwargs), sys._getframe(1)
+        place = f"{PurePath(caller.f_code.co_filename).name}, line {caller.f_lineno}"
+        self._made = [*self._lost(), (method.__name__, place, made)]
+        return made
+
+    return cast("M", call)
 
 
 class Transaction:
@@ -80,6 +99,8 @@ class Transaction:
         self._log: TransactionLog | None = None
         self._left = False
         self._savepoints = 0
+        self._made: list[tuple[str, str, Coroutine[Any, Any, Any]]] = []
+        self._first_error: BaseException | None = None
 
     @property
     def _subject(self) -> str:
@@ -109,8 +130,11 @@ class Transaction:
         log, self._left = self._log, True
         assert log is not None
         try:
-            if error is not None:
+            lost = self._lost() if error is None and log.may_roll_back else []
+            if error is not None or lost:
                 await self._transactions.ask(log, "rollback")
+                if lost:
+                    raise self._forgotten(lost)
                 return
             try:
                 await self._transactions.ask(log, "commit")
@@ -122,6 +146,7 @@ class Transaction:
 
     # -- rows
 
+    @_to_be_awaited
     async def execute(self, query: str, *args: Any) -> str:
         """Run a statement and return its tag, such as "UPDATE 3".
 
@@ -135,6 +160,7 @@ class Transaction:
         """
         return str(await self._ask("execute", query, args))
 
+    @_to_be_awaited
     async def executemany(self, query: str, args: Iterable[Sequence[Any]]) -> None:
         """Run a statement once for each sequence of arguments.
 
@@ -143,6 +169,7 @@ class Transaction:
         """
         await self._ask("executemany", query, ([tuple(one) for one in args],))
 
+    @_to_be_awaited
     async def fetch(self, query: str, *args: Any) -> list[Record]:
         """Run a statement and return its rows.
 
@@ -152,6 +179,7 @@ class Transaction:
         """
         return read_records(await self._ask("fetch", query, args))
 
+    @_to_be_awaited
     async def fetchrow(self, query: str, *args: Any) -> Record | None:
         """Run a statement and return its first row, or None if it returns none.
 
@@ -161,6 +189,7 @@ class Transaction:
         rows = await self.fetch(query, *args)
         return rows[0] if rows else None
 
+    @_to_be_awaited
     async def fetchval(self, query: str, *args: Any) -> Any:
         """Run a statement and return the first column of its first row, or None if it returns none.
 
@@ -179,6 +208,7 @@ class Transaction:
             yield
         except BaseException:
             await self.execute(f"rollback to savepoint {name}")
+            self._first_error = None
             raise
         await self.execute(f"release savepoint {name}")
 
@@ -232,6 +262,7 @@ class Transaction:
         priority: int = ...,
         **kwargs: Any,
     ) -> str: ...
+    @_to_be_awaited
     async def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> str:
         """Start a run when the transaction commits, and return its id.
 
@@ -320,6 +351,7 @@ class Transaction:
     async def signal(
         self, run_id: str, signal: str, payload: Any = None, *, dedup: str | None = None
     ) -> None: ...
+    @_to_be_awaited
     async def signal(
         self, run_id: str, signal: Signal[Any] | str, payload: Any = None, *, dedup: str | None = None
     ) -> None:
@@ -347,6 +379,7 @@ class Transaction:
             text = self._codec.encode_undeclared(payload, where=where, exact=self._exact)
         log.effects.append({"do": "signal", "id": run_id, "name": sent.name, "payload": text, "key": dedup})
 
+    @_to_be_awaited
     async def resolve(self, promise_id: str, value: Any = None) -> None:
         """Settle a promise with a value when the transaction commits.
 
@@ -363,6 +396,7 @@ class Transaction:
         text = self._codec.encode_undeclared(value, where=where, exact=self._exact)
         self._settle("resolved", promise_id, text)
 
+    @_to_be_awaited
     async def reject(self, promise_id: str, error: BaseException | str) -> None:
         """Settle a promise with an error when the transaction commits.
 
@@ -410,7 +444,35 @@ class Transaction:
             raise InvalidRequest(
                 f"{self._subject}: another statement is running", hint="await one after the other"
             )
-        return await self._transactions.ask(log, kind, query, args)
+        try:
+            return await self._transactions.ask(log, kind, query, args)
+        except Exception as error:
+            self._explain(error, query)
+            raise
+
+    def _explain(self, error: Exception, query: str) -> None:
+        """Add to an error of the database what it does not say itself."""
+        state = getattr(error, "sqlstate", None)
+        if state == "25P02" and self._first_error is not None:  # in_failed_sql_transaction
+            error.__cause__ = self._first_error
+            error.add_note("hint: a statement failed before; put one that may into async with tx.savepoint()")
+        elif state == "42601" and "%" in query:  # syntax_error
+            error.add_note("hint: the arguments of a statement are $1, $2, ..., not %s")
+        self._first_error = self._first_error or error
+
+    # -- calls that nobody awaited
+
+    def _lost(self) -> list[tuple[str, str, Coroutine[Any, Any, Any]]]:
+        return [one for one in self._made if inspect.getcoroutinestate(one[2]) == inspect.CORO_CREATED]
+
+    def _forgotten(self, lost: list[tuple[str, str, Coroutine[Any, Any, Any]]]) -> InvalidRequest:
+        for _, _, made in lost:
+            made.close()
+        verb, place, _ = lost[0]
+        return InvalidRequest(
+            f"{self._subject}: tx.{verb} was called and not awaited ({place}); nothing was committed",
+            hint=f"write await tx.{verb}(...)",
+        )
 
 
 def _check_text(verb: str, text: object) -> None:

@@ -101,6 +101,11 @@ class TransactionLog:
         """Whether the journal holds no row of it yet."""
         return self._record is None
 
+    @property
+    def may_roll_back(self) -> bool:
+        """Whether its code may roll it back: it is live, or it did so; not one that older code committed."""
+        return self._record is None or not (self._record.committed or self._record.end)
+
     def data(self, *, committed: bool, end: Outcome | None = None) -> str:
         """Return the JSON text of its row."""
         return msgspec.json.encode(_Record(committed, self.outcomes, end)).decode()

@@ -195,6 +195,62 @@ def test_a_rollback_is_recorded_as_a_command() -> None:
     assert replay_of(fails_and_goes_on, *rows).advance().end == Complete(value='"twice twice"')
 
 
+async def forgets() -> str:
+    """Statements and an effect without an await."""
+    said = []
+    for verb in ("execute", "start"):
+        try:
+            async with ctx.transaction() as tx:
+                await tx.fetchval(COUNT)
+                getattr(tx, verb)(WRITE)
+        except InvalidRequest as error:
+            said.append(error.message)
+    return " ".join(said)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'Transaction")
+def test_a_call_without_await_rolls_back() -> None:
+    """It is told before the commit, and by a replay; a block that older code committed stays committed."""
+    one, rows = replay_of(forgets), []
+    one.advance()
+    for seq in (1, 2):
+        for value in (None, 5):
+            answer(one, value)
+        assert asked(one) == "rollback"
+        moves = answer(one)
+        (told,) = moves.commands
+        assert isinstance(told, RolledBack)
+        rows.append(Row(seq, RowType.STEP_COMPLETED, told.child, 1, told.name, told.hash, told.value))
+    assert isinstance(moves.end, Complete) and moves.end.value is not None
+    for verb in ("execute", "start"):
+        assert f"tx.{verb} was called and not awaited (test_transactions.py, line " in moves.end.value
+    assert replay_of(forgets, *rows).advance().end == moves.end
+    older = [row(seq, seq - 1, BOTH[0]) for seq in (1, 2)]
+    assert replay_of(forgets, *older).advance().end == Complete(value='""')
+
+
+async def goes_on_after_an_error() -> None:
+    """What the database says after an error in the block."""
+    async with ctx.transaction() as tx:
+        try:
+            await tx.execute("insert into t values (%s)")
+        except Exception:
+            await tx.execute(WRITE)
+
+
+def test_errors_of_the_database_are_explained() -> None:
+    """A statement after one that failed names it, and the savepoint; one with %s what to write."""
+    one = replay_of(goes_on_after_an_error)
+    one.advance()
+    answer(one)
+    answer(one, {"S": "ERROR", "C": "42601", "M": "syntax error"}, "database")
+    answer(one, {"S": "ERROR", "C": "25P02", "M": "aborted"}, "database")
+    end = answer(one).end
+    assert isinstance(end, Fail)
+    assert "savepoint()" in end.error and "$1, $2, ..., not %s" in end.error
+    assert json.loads(end.error)["cause"]["message"] == "syntax error"
+
+
 async def two_branches() -> list[str]:
     """A branch in a transaction and one that waits for a step."""
     order: list[str] = []
