@@ -5,7 +5,8 @@ Lives here: `Promises`, the attribute `promises` of a client. May not: a decisio
 created once and completed once, and idempotency keys identify the requests that did it. A request repeated
 with its key gets the first answer; if another request has done the work, it raises `PromiseConflict` with the
 promise. `strict` accepts the first answer only while the promise is in the requested state. A request without
-a key gets a random one, so that it can be sent again after a lost connection.
+a key gets a random one, so that it can be sent again after a lost connection. An answer after the deadline
+would be lost, which the protocol calls done (200), and this raises as `durable.resolve` does.
 """
 
 from __future__ import annotations
@@ -122,18 +123,18 @@ class Promises:
             id: promise id.
             value: a plain JSON value, an object of the type that waits, or `Opaque` text.
             idempotency_key: the same key finds the completion that it made.
-            strict: only if that was a resolve; otherwise any, and a promise that timed out is no conflict.
+            strict: the same key must have resolved it; otherwise it may have completed it in any way.
             headers: headers of the value.
             conn: a connection of yours, in whose transaction it is completed.
 
         Raises:
-            PromiseConflict: it is completed, and not by this key.
+            PromiseConflict: it is completed, and not by this key; or its deadline has passed.
             NotFound: there is no such promise.
             InvalidRequest: an argument is malformed.
             Unavailable: the database cannot be reached.
         """
         payload = self._payload(value, headers, f"the value of promise {id}")
-        return await self._request(PROMISE_RESOLVE, conn, id, idempotency_key, *payload, strict)
+        return _in_time(await self._request(PROMISE_RESOLVE, conn, id, idempotency_key, *payload, strict))
 
     async def reject(
         self,
@@ -159,7 +160,7 @@ class Promises:
             EngineError: as `resolve`.
         """
         payload = self._payload(error, headers, f"the error of promise {id}")
-        return await self._request(PROMISE_REJECT, conn, id, idempotency_key, *payload, strict)
+        return _in_time(await self._request(PROMISE_REJECT, conn, id, idempotency_key, *payload, strict))
 
     async def cancel(
         self,
@@ -321,6 +322,17 @@ class Promises:
                 hint="what is there stands in the error's attribute promise; its own key would have found it",
             )
         return record
+
+
+def _in_time(record: PromiseRecord) -> PromiseRecord:
+    """Return a promise that was settled, unless by its deadline."""
+    if record.state == "REJECTED_TIMEDOUT":
+        raise PromiseConflict(
+            f"promise {record.id!r} has timed out: this answer is too late",
+            promise=record,
+            hint="whoever waited for it has gone on without it",
+        )
+    return record
 
 
 def _deadline(timeout: Duration | datetime | None) -> tuple[int | None, int | None]:

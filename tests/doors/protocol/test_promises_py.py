@@ -220,8 +220,8 @@ def test_a_workflow_gets_the_value(dsn: str) -> None:
 
 
 def test_deadlines(dsn: str) -> None:
-    """A deadline is a span from the database's now, an instant, or never; what is over is timed out and
-    lets everybody go who is not strict."""
+    """A deadline is a span from the database's now, an instant, or never; what is over is timed out, and an
+    answer is too late, whether strict or not; a cancellation changes nothing."""
 
     async def scenario(promises: Promises) -> None:
         assert (await promises.create("never")).timeout is None
@@ -230,8 +230,14 @@ def test_deadlines(dsn: str) -> None:
         past = await promises.create("past", timeout=datetime(2001, 1, 1, tzinfo=UTC))
         assert (past.state, past.completed_on) == ("REJECTED_TIMEDOUT", past.timeout)
         assert past.created_on == past.timeout
-        late = await promises.resolve("past", 1)
+        late = await promises.cancel("past")
         assert (late.state, late.value, late.deduplicated) == ("REJECTED_TIMEDOUT", None, True)
+        for answer in (promises.resolve, promises.reject):
+            with pytest.raises(
+                PromiseConflict, match="'past' has timed out: this answer is too late"
+            ) as told:
+                await answer("past", 1, idempotency_key="k")
+            assert told.value.promise.completed_on == past.timeout
         with pytest.raises(PromiseConflict, match="already timedout"):
             await promises.resolve("past", 1, strict=True)
         with pytest.raises(InvalidRequest, match="without a time zone"):
