@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +36,39 @@ def build_wheel(folder: Path) -> Path:
     run_program("the wheel", Path(sys.executable), *pip, ROOT)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def lowest() -> list[str]:
+    """The oldest releases that the package takes, as constraints: `rich==13`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    needs = [*project["dependencies"], *extras["serve"], *extras["pydantic"]]
+    return sorted({f"{name}=={version}" for name, version in map(_bound, needs)})
+
+
+def _bound(need: str) -> tuple[str, str]:
+    found = re.match(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)", need)
+    assert found is not None, f"{need} has no lower bound"
+    return found[1], found[2]
+
+
+def with_the_tests(minor: str, constraints: list[str]) -> Path:
+    """Make an environment for the tests, and return its interpreter.
+
+    Args:
+        minor: of which Python; this one has what this one has.
+        constraints: releases to take.
+    """
+    needs = (ROOT / "pyproject.toml").read_text(encoding="utf-8") + " ".join(constraints)
+    named = hashlib.sha256(needs.encode()).hexdigest()[:12]
+
+    def build(home: Path) -> None:
+        run_program("the environment", other_pythons().get(minor, Path(sys.executable)), "-m", "venv", home)
+        (home / "constraints").write_text("\n".join(constraints), encoding="utf-8")
+        pip = ("-m", "pip", "install", "--quiet", "-c", home / "constraints", f"{ROOT}[test]")
+        run_program("pip does not get what the tests need", home / "bin" / "python", *pip)
+
+    return made(f"tests-{minor}-{named}", build) / "bin" / "python"
 
 
 def install(wheel: Path, minor: str, folder: Path) -> tuple[Path, dict[str, str]]:
