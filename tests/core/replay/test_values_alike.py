@@ -32,6 +32,7 @@ from pyengine.core.values.codec import Codec
 from pyengine.core.values.hints import has_fields
 from pyengine.errors import DecodeError, EncodeError, InvalidRequest
 from tests.core.replay.memory_run import MemoryRun, workflow
+from tests.support.tree import ROOT
 
 T = TypeVar("T")
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -250,6 +251,57 @@ def test_the_same_or_refused(door: Callable[[Any, Any], Any]) -> None:
                 assert alike(given, back), (given, annotation, back)
                 became["same"] += 1
     assert min(became.values()) > 100, became
+
+
+def label(value: Any) -> str:
+    """What the page calls a value."""
+    of = type(value)
+    if issubclass(of, enum.Enum):
+        return "enums"
+    if of is Holder:
+        return "a dataclass whose field of type `Any` holds an enum"
+    if has_fields(of):
+        return "NamedTuples" if issubclass(of, tuple) else "dataclasses"
+    if of.__module__ == __name__:
+        return "classes derived from `str`, `int`, `list`, `datetime` and the like"
+    if of is float and value - value != 0:
+        return "`nan` and infinity"
+    if of is str and not value.isprintable():
+        return "texts with NUL or half of a surrogate pair"
+    if of is dict and not all(isinstance(key, str) for key in value):
+        return "`dict` with keys that are no texts"
+    if of in (dict, list) and repr(value)[2:-2] not in repr([{}, [], "'1': 1", -0.0, [True, 1]]):
+        return "`dict` and `list` that hold such"
+    if isinstance(value, datetime | time) and isinstance(value.tzinfo, ZoneInfo):
+        return "times in a zone"
+    if isinstance(value, datetime) and value.tzinfo and value.tzinfo.utcoffset(value).total_seconds() % 60:  # type: ignore[union-attr]
+        return "times whose offset has seconds"
+    return f"`{of.__name__.removeprefix('Posix')}`"
+
+
+def _rank(label: str) -> tuple[bool, str]:
+    return label[0] != "`", label.lower()
+
+
+def rows() -> list[str]:
+    """The table of the page."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for value in VALUES:
+        outcomes = []
+        for annotation in (Any, type(value)):
+            try:
+                by_codec(value, annotation)
+                outcomes.append("kept")
+            except (EncodeError, DecodeError, InvalidRequest):
+                outcomes.append("refused")
+        found.setdefault((outcomes[0], outcomes[1]), set()).add(label(value))
+    return [f"| {', '.join(sorted(found[key], key=_rank))} | {key[0]} | {key[1]} |" for key in sorted(found)]
+
+
+def test_the_table_of_the_page() -> None:
+    """The page says of each value what becomes of it."""
+    page = (ROOT / "docs/how-to/values.md").read_text(encoding="utf-8")
+    assert "\n".join(rows()) + "\n" in page, "\n".join(rows())
 
 
 def test_what_is_declared_comes_back() -> None:
