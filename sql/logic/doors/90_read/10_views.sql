@@ -255,10 +255,10 @@ cross join lateral (
   (select substr(p.id, length(s.id) + 2)::timestamptz, substr(p.id, length(s.id) + 2)::timestamptz,
           case p.state when 'resolved' then 'completed' when 'rejected' then 'failed' when 'rejected_canceled' then 'cancelled'
                        when 'rejected_timedout' then 'timed_out' else 'started' end, p.id, ''
-   from durable._promises p
-   where p.id >= s.id || '-0' and p.id < s.id || '-:' and p.tags ->> 'resonate:schedule' = s.id
-     and substr(p.id, length(s.id) + 2) ~ '^[0-9-]{10}T[0-9:]{8}Z$'
-   order by p.id desc limit 100)) i
+   -- from run to run: what lies below one of them may be much
+   from durable._runs_of_schedule(s.id, s.id || '-:', 100) r
+   join durable._promises p on p.id = any (array[r])
+   where p.tags ->> 'resonate:schedule' = s.id and substr(p.id, length(s.id) + 2) ~ '^[0-9-]{10}T[0-9:]{8}Z$')) i
 where s.workflow is not null;
 comment on view durable.schedule_instants is
   'The outcomes of the instants of schedules of runs, the latest 100 runs of each and 100 others: select * from durable.schedule_instants where schedule = ''nightly'' order by at desc. outcome: started, completed, failed, cancelled, timed_out, of the run; skipped, missed, paused, buffered, of instants without one, with the reason. One row covers those between at and upto that have nothing of their own. The next ones: durable.next_instants(id).';
