@@ -31,7 +31,18 @@ from pyengine.core.values.error_access import class_name
 from pyengine.core.values.exceptions import MAX_ERROR_BYTES, MIN_ERROR_BYTES, ExceptionCodec
 from pyengine.core.values.hints import properties
 from pyengine.core.values.likeness import is_plain, refuse_unlike, refuse_zone
-from pyengine.core.values.paths import at, brief, difference, holds_non_finite, innermost, place, same
+from pyengine.core.values.paths import (
+    PLAIN_JSON,
+    at,
+    brief,
+    difference,
+    holds_non_finite,
+    innermost,
+    instead_of_type,
+    instead_of_value,
+    place,
+    same,
+)
 from pyengine.core.values.pydantic_models import error_text, read_unknown
 from pyengine.core.values.shape_builder import shape_of
 from pyengine.core.values.shapes import PLAIN, SORTED
@@ -176,20 +187,13 @@ class TypeCodec:
             )
         shown, other = brief(mine), brief(theirs)
         if shown == other:
-            shown, other = (
-                f"{text}, a {type(one).__name__}" for text, one in ((shown, mine), (other, theirs))
-            )
-        hint = "annotate it with its exact type, or pass plain JSON (str keys, lists, numbers)"
+            shown, other = (f"{shown}, a {type(one).__name__}" for one in (mine, theirs))
+        hint = f"annotate it with its exact type, or pass {PLAIN_JSON}"
         if self.annotation is Any and where.startswith("the result of"):
-            hint = (
-                f"annotate the return type, so that it declares {type(mine).__name__}, or return plain JSON "
-                "(str keys, lists, numbers)"
-            )
+            kind = type(mine).__name__
+            hint = f"annotate the return type, so that it declares {kind}, or return {PLAIN_JSON}"
         elif self.annotation is not Any and (not self.loose or path != "$"):
-            hint = (
-                f"what {_shown(self.annotation)} declares is written, and no more: not what a subclass adds, "
-                "not what is excluded or private, nothing that reading changes"
-            )
+            hint = instead_of_type(value, mine, theirs, _shown(self.annotation))
         raise EncodeError(
             f"{where} ({shown}) would come back from the journal as {other}{at(path)}", where=where, hint=hint
         )
@@ -241,7 +245,7 @@ def unwritable(where: str, error: Exception, value: Any) -> EncodeError:
     return EncodeError(
         f"{where} cannot be written as JSON: {reason}{at(path)}",
         where=where,
-        hint="pass data; connections, files, generators and objects with behaviour stay inside one step",
+        hint=instead_of_value(part),
     )
 
 

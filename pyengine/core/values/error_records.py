@@ -21,6 +21,7 @@ _DEPTH_MAX = 8
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 # errors of the engine whose message shows a part of the value that they are about
 _SHOWS_VALUES = frozenset({"EncodeError", "DecodeError", "NondeterminismError"})
+_NOT_LOGGED = "its message shows a value, and is not logged"
 # beginnings of a place in the code; a place within a value shows the value
 _PLACES = ("the ", "argument ", "an argument ")
 
@@ -97,7 +98,7 @@ def public_headline(record: Any) -> str:
     """Return class and message of a recorded error on one line, for a log.
 
     A value that was rejected, and a sentence of the engine that shows a value, are left out: the class, the
-    place and the hint remain.
+    place and the hint remain, and the word that there is a message.
     """
     if not isinstance(record, dict):
         return "an error that is no exception"
@@ -107,7 +108,9 @@ def public_headline(record: Any) -> str:
     where = str(data.get("where") or data.get("run_id") or "")
     if record.get("type") != "NondeterminismError" and not where.startswith(_PLACES):
         where = ""
-    parts = [record.get("type"), where, data.get("hint")]
+    hint = f"; hint: {data['hint']}" if data.get("hint") else ""
+    left_out = f"{_NOT_LOGGED}{hint}" if record.get("type") in _SHOWS_VALUES else ""
+    parts = [record.get("type"), where, left_out]
     if isinstance(record.get("cause"), dict):
         parts.append(public_headline(record["cause"]))
     return ": ".join(str(one) for one in parts if one)

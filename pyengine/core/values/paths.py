@@ -1,17 +1,18 @@
 """Paths within values: the parts of a value with their labels, and the first difference of a copy.
 
-Lives here: walks through values of any library, for equality and for error messages. May not: encoding and
-decoding (codec.py, shapes.py). The theory: `==` decides whether a value came back, since that is what users
-mean by equal, and it is fast. Only values that are not `==` are compared part by part: to name the path, and
-to accept copies that `==` cannot recognise: classes without an `__eq__`, and ambiguous times of a zone. Paths
-are written as msgspec does, `$.items[0].price`.
+Lives here: walks through values of any library, for equality and for error messages, and the hints what to
+write in place of a part. May not: encoding and decoding (codec.py, shapes.py). The theory: `==` decides
+whether a value came back, since that is what users mean by equal, and it is fast. Only values that are not
+`==` are compared part by part: to name the path, and to accept copies that `==` cannot recognise: classes
+without an `__eq__`, and ambiguous times of a zone. Paths are written as msgspec does, `$.items[0].price`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,8 @@ import msgspec
 
 _LISTS = (list, tuple, set, frozenset)
 _MAX_DEPTH = 100
+PLAIN_JSON = "plain JSON (str keys, lists, numbers)"
+"""Every annotation can read it."""
 
 
 def same(value: Any, back: Any) -> bool:
@@ -156,3 +159,45 @@ def brief(value: Any) -> str:
     except BaseException:  # boundary to user code: __repr__ may do anything
         text = f"<{type(value).__qualname__}>"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def instead_of_value(part: Any) -> str:
+    """Return the hint for a value that has no JSON.
+
+    Args:
+        part: the innermost part of it that has none.
+    """
+    cls = type(part)  # isinstance would ask the object
+    if issubclass(cls, os.PathLike):
+        return f"pass str() of the {cls.__name__}, and make a path of it where it is used"
+    if issubclass(cls, BaseException):
+        return f"raise the {cls.__name__}, or pass its text: str(error)"
+    if issubclass(cls, Iterable) and not (issubclass(cls, Mapping) or hasattr(cls, "close")):
+        return f"pass list() of the {cls.__name__}"
+    return "pass data; connections, files, generators and objects with behaviour stay inside one step"
+
+
+def instead_of_type(value: Any, mine: Any, theirs: Any, declared: str) -> str:
+    """Return the hint for a value that comes back otherwise than its annotation declares it.
+
+    Args:
+        value: the value.
+        mine: the part that differs.
+        theirs: what would come back of it.
+        declared: the annotation.
+    """
+    if type(mine) is not type(theirs) and isinstance(mine, type(theirs)):
+        base, given = type(theirs).__name__, type(mine).__name__
+        return (
+            f"declare what is given: {given}, or {given} | {base}; of {base} only its own fields are written"
+        )
+    if hasattr(type(value), "__post_init__"):
+        name = type(value).__name__
+        return (
+            f"reading calls {name}.__post_init__ again, on the fields as they are written: it must leave "
+            "them so; compute in a property, or in a function that makes the object"
+        )
+    return (
+        f"what {declared} declares is written, and no more: declare all fields, none of them excluded or "
+        "private, and let no validator change what was written"
+    )

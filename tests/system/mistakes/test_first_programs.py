@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from pyengine import App, DeterminismWarning
 from pyengine.core.definitions.current_run import StepInfo, current_step
 from pyengine.core.replay.divergence import hint_of
 from pyengine.core.rules import DEFINITIONS_RULES
-from pyengine.errors import InvalidRequest
+from pyengine.core.values.codec import Codec
+from pyengine.core.values.error_records import public_headline
+from pyengine.errors import EncodeError, InvalidRequest
 from tests.core.replay.memory_run import MemoryRun, add, ship, workflow
 from tests.system.mistakes.places import line_of
 
@@ -146,3 +150,51 @@ def test_a_def_step_calls_a_step(caplog: pytest.LogCaptureFixture) -> None:
         f"step total calls step add {place}: {means}",
         f"step total calls workflow ship {place}: {means}",
     ]
+
+
+@dataclass
+class Payment:
+    """A class that is declared."""
+
+    amount: float
+
+
+@dataclass
+class CardPayment(Payment):
+    """A class that is given."""
+
+    card: str = ""
+
+
+@dataclass
+class Price:
+    """A class that changes its fields when it is made, and so when it is read."""
+
+    net: float
+
+    def __post_init__(self) -> None:
+        self.net *= 2
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "hint"),
+    [
+        (Payment, CardPayment(5, "1"), "declare what is given: CardPayment, or CardPayment | Payment"),
+        (list[Payment], [CardPayment(5)], "declare what is given: CardPayment, or CardPayment | Payment"),
+        (Price, Price(5), "reading calls Price.__post_init__ again"),
+        (str, PurePosixPath("/a"), "pass str() of the PurePosixPath"),
+        (Any, {"a": ValueError("a")}, "raise the ValueError, or pass its text: str(error)"),
+        (Any, range(3), "pass list() of the range"),
+        (Any, {1: 2}.values(), "pass list() of the dict_values"),
+        (Any, (n for n in "ab"), "pass data; connections, files, generators"),
+    ],
+)
+def test_values_that_cannot_be_recorded(declared: Any, value: Any, hint: str) -> None:
+    """The hint is what to write, and the line of the log says that it leaves the message out."""
+    codec = Codec()
+    with pytest.raises(EncodeError) as caught:
+        codec.encode(value, declared, where="the result of step pay")
+    assert caught.value.hint is not None and caught.value.hint.startswith(hint)
+    logged = public_headline(json.loads(codec.encode_error(caught.value)))
+    begins = "EncodeError: the result of step pay: its message shows a value, and is not logged; hint: "
+    assert logged.startswith(begins + hint)
