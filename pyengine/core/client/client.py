@@ -56,6 +56,7 @@ class CoreClient(RunControl, Starts):
         self._transport = transport
         self._registry = registry or Registry()
         self._codec = Codec(self._registry.errors)
+        self._codec.failures.replays = False
 
     async def open(self) -> None:
         """Check the database; the first call of any other method does that too.

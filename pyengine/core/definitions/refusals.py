@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -65,6 +65,27 @@ def name_options(error: InvalidRequest, given: Mapping[str, Any], verb: str, opt
     """
     if given and error.takes is not None:
         error.hint = f"{error.hint}; options of {verb}: {', '.join(options)}"
+
+
+def with_unknown(told: str, given: Iterable[str], takes: Callable[[str], bool]) -> str:
+    """Add the names that a function does not take to what Python says of its arguments."""
+    unknown = [repr(name) for name in given if not takes(name) and repr(name) not in told]
+    return f"{told}; there is no argument {', '.join(unknown)}" if unknown else told
+
+
+def bind_read(bind: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Bind recorded arguments. The message itself says what the function takes: of a run that fails by them
+    nothing else is shown.
+
+    Raises:
+        InvalidRequest: they do not fit.
+    """
+    try:
+        bind(args, kwargs)
+    except InvalidRequest as error:
+        if error.takes is None:
+            raise
+        raise InvalidRequest(f"{error.message}; it takes {error.takes}", takes=error.takes) from None
 
 
 def refuse_class(app: object, kind: str) -> None:

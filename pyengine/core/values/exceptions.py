@@ -55,6 +55,7 @@ MIN_ERROR_BYTES = 4096
 """The limit on errors is never lower, however low that on payloads: errors must be able to report it."""
 
 _WARNED_MAX = 1000
+_UNKNOWN = "its class is not known here"
 _SECOND_FORM_CLASSES: dict[type, type[BaseException]] = {errors.StepTimeout: StepTimedOut}
 
 
@@ -77,6 +78,10 @@ class ExceptionCodec:
             imported ones; looked up at each use, so the mapping may grow.
         max_bytes: limit on the text of an error.
         worker: id of the worker that records errors; part of their origin.
+
+    Attributes:
+        replays: whether errors go to code that is replayed. Then a record in its first form becomes what it
+            always became: a class of the main program, which another process knows by its file, is not found.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class ExceptionCodec:
         self._classes = {} if classes is None else classes
         self._max_bytes = max_bytes
         self._worker = worker
+        self.replays = True
         self._warned: set[str] = set()
 
     def encode(self, error: BaseException, *, rules: int | None = None, **origin: str | int) -> str:
@@ -169,13 +175,15 @@ class ExceptionCodec:
             if cls is not None and record.get("module") is None:
                 # by SQL, which names no module
                 cls = _SECOND_FORM_CLASSES.get(cls, cls)
+            if cls is None and isinstance(record.get("module"), str) and isinstance(record.get("type"), str):
+                self._warn([record["module"], record["type"]], "pyengine.RemoteError", _UNKNOWN)
             return None if cls is None else rebuilt(cls, record, members)
         names, why = [[record.get("module"), record.get("type")], *(record.get("bases") or ())], ""
         parts: _Parts | None = None
         for module, name in names:
             cls = found_class(self._classes, str(module), str(name))
             if cls is None:
-                why = why or "its class is not known here"
+                why = why or _UNKNOWN
                 continue
             try:
                 # once for all classes: the members of a group may be groups themselves
@@ -222,6 +230,8 @@ class ExceptionCodec:
         if module is None:
             named = [cls for (_, known), cls in self._classes.items() if known == name]
             found: Any = named[0] if len(named) == 1 else getattr(errors, name, getattr(builtins, name, None))
+        elif not self.replays:
+            return found_class(self._classes, module, name)
         else:
             found = self._classes.get((module, name)) or sys.modules.get(module)
             if found is sys.modules.get(module):

@@ -142,7 +142,11 @@ class CoreContext(ContextStarts, ContextValues, ContextWaits):
         if id is None:
             return cast("DurablePromise[Any]", within.make_promise(type, timeout_ms=timeout_ms, name=name))
         if timeout is not None or name:
-            raise InvalidRequest(f"ctx.promise: promise {id!r} has its own deadline and no label here")
+            given = "name" if timeout is None else "timeout"
+            raise InvalidRequest(
+                f"ctx.promise(id={id!r}) takes no {given}: the promise that is there has its own",
+                hint="a limit for the wait: async with asyncio.timeout(60): await ctx.promise(id=...)",
+            )
         return cast("DurablePromise[Any]", within.adopt(type, _text(id, 512, "the id of a promise")))
 
     # -- signals

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyengine.core.client.run_status import Progress, read_status
-from pyengine.core.database.statements.procedures import RUN
+from pyengine.core.database.statements.procedures import RUN, WHY_MANY
 from pyengine.core.process import clock
+from pyengine.core.protocol.causes import read_causes
 from pyengine.core.values.codec import Codec
 from pyengine.doors.cli.command import command
 from pyengine.doors.cli.database import Database, Invocation
-from pyengine.doors.cli.output import Output, clip, compact, listed, printable, state_text
+from pyengine.doors.cli.output import Output, clip, compact, listed, printable, read_json, state_text
 from pyengine.errors import InvalidRequest, NotFound, RunFailed
 from pyengine.features.progress.live_bar import LiveBar, progress_summary
 
@@ -82,6 +83,7 @@ def start(
     with at.database(create=True) as db:
         warning = _check_workers(db, workflow, anyway=anyway)
         id = queries.start(db.conn, **options)
+        warning = warning or _no_worker(db, id)
         run = queries.run(db.conn, id)
         if warning:
             at.out.remark(warning)
@@ -194,6 +196,13 @@ def _check_workers(db: Database, workflow: str, *, anyway: bool) -> str | None:
             hint="if its worker starts later, add --anyway",
         )
     return f"no worker that serves {workflow} is running; the run waits for: pyengine worker MODULE:APP"
+
+
+def _no_worker(db: Database, id: str) -> str | None:
+    """Return the sentence of `pyengine why` about a run for which no worker is there, such as one of an older
+    version."""
+    causes = read_causes([id], db.rows(WHY_MANY, [id], 1), read_json)[id]
+    return next((one.sentence for one in causes if one.cause.startswith("no_worker")), None)
 
 
 def states(incomplete: str) -> list[str]:

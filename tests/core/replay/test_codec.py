@@ -255,6 +255,17 @@ def test_calls(args: tuple[Any, ...], kwargs: dict[str, Any], text: str) -> None
     assert signature.bind(*back[0], **back[1]) == signature.bind(*args, **kwargs)
 
 
+def test_a_misspelt_argument_is_named() -> None:
+    """Beside the one that is missing, which is all that Python says."""
+
+    async def pay(order: int) -> None: ...
+
+    with pytest.raises(InvalidRequest) as caught:
+        Signature(pay, "workflow pay").decode('{"ordr": 1}')
+    told = "missing a required argument: 'order'; there is no argument 'ordr'; it takes (order: "
+    assert told in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -263,7 +274,7 @@ def test_calls(args: tuple[Any, ...], kwargs: dict[str, Any], text: str) -> None
         ('[1, "b", "x"]', r"argument 'rest\[0\]': Expected `float`"),
         ('{"a": 1, "c": {"name": 1}}', "argument 'c'"),
         ('{"a": 1, "yes": 3}', "argument 'yes'"),
-        ('{"b": "x"}', "missing a required argument: 'a'"),
+        ('{"b": "x"}', r"missing a required argument: 'a'; it takes \(a: "),
         ("5", "must be a JSON array or object"),
         ("[1", "must be a JSON array or object"),
     ],

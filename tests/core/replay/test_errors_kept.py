@@ -23,7 +23,7 @@ import pytest
 from pyengine import RemoteError, StepTimeout
 from pyengine.core.values import error_describing
 from pyengine.core.values.error_access import attributes_of, runs_code
-from pyengine.core.values.exceptions import MAX_ERROR_BYTES, ExceptionCodec
+from pyengine.core.values.exceptions import _UNKNOWN, MAX_ERROR_BYTES, ExceptionCodec
 
 
 class Slotted(Exception):
@@ -310,6 +310,24 @@ def test_classes_of_the_main_program(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setitem(sys.modules, name, there)
             patch.setitem(sys.modules, "__main__", ModuleType("__main__"))
             assert type(ExceptionCodec().decode(text)) is there.Declined
+
+
+def test_a_first_form_of_the_main_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client finds its class, as that of another record; where code is replayed the log says why not."""
+    main = ModuleType("__main__")
+    main.__file__ = "/srv/shop.py"
+    declined = type("Declined", (Exception,), {"__module__": "__main__"})
+    main.Declined = declined  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    text = '{"type": "Declined", "module": "shop", "message": "x", "args": ["x"]}'
+    replays, client = ExceptionCodec(), ExceptionCodec()
+    client.replays = False
+    assert type(client.decode(text)) is declined and not caplog.messages
+    assert type(replays.decode(text)) is RemoteError
+    (told,) = caplog.messages
+    assert told.endswith("shop.Declined came back from the journal as pyengine.RemoteError: " + _UNKNOWN)
 
 
 def test_a_timeout_is_a_timeout_error() -> None:

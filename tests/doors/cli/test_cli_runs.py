@@ -115,6 +115,18 @@ def test_start_without_workers_prints_a_warning(at_database: Any) -> None:
     assert "pyengine worker" in answer.err
 
 
+def test_start_of_a_version_without_workers_prints_why(at_database: Any, player: Any) -> None:
+    """The workers that there are serve another version, or another queue."""
+    player.hello("hello")
+    for option, value, says in (
+        ("--workflow-version", "2", "no worker serves hello version 2"),
+        ("--queue", "reprots", "no worker serves queue reprots"),
+    ):
+        answer = at_database("start", "hello", "[]", option, value)
+        assert (answer.code, says in answer.err) == (0, True)
+    assert at_database("start", "hello", "[]").err == ""
+
+
 def test_far_dates_are_no_obstacle(at_database: Any, conn: psycopg.Connection[Any]) -> None:
     """A date that Python has no year for, given by somebody in SQL, keeps nobody from listing runs."""
     conn.execute("select durable.start('ship', id => 'late', timeout => '9000 years')")
