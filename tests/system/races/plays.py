@@ -25,6 +25,7 @@ from tests.support.verbs import (
     progress,
     receive,
     report,
+    run,
     send,
     start,
     take_turn,
@@ -197,6 +198,15 @@ def codes_come_back(conn: Connection, clock: Clock) -> Play:
     return ticking(conn, lambda name: (task_of(conn, name) or ("gone",))[0] == "pending")
 
 
+def left_children_end(conn: Connection, clock: Clock) -> Play:
+    """Two runs have asked that their child runs end, which no worker has begun."""
+    for name in PAIR:
+        held = begin_run(conn, name)
+        take_turn(conn, "W", report(held, commands=[run(0, queue="kids")]))
+        take_turn(conn, "W", report(held, commands=[{"do": "cancel", "child": 0}]))
+    return ticking(conn, lambda name: task_of(conn, f"{name}.0") is None)
+
+
 def keys_of_signals_are_forgotten(conn: Connection, clock: Clock) -> Play:
     """The keys of signals to generations of two runs that were removed long ago are to be forgotten."""
     for name in PAIR:
@@ -265,8 +275,8 @@ def buffered_instants_start(conn: Connection, clock: Clock) -> Play:
     clock.advance(3_600_000)
     tick(conn)
     runs = conn.execute("select id from durable.runs where tags ? 'resonate:schedule'").fetchall()
-    for (run,) in runs:
-        conn.execute("select durable.cancel(%s, force => true)", (run,))
+    for (id_,) in runs:
+        conn.execute("select durable.cancel(%s, force => true)", (id_,))
     clock.advance(10_000)
     left = "select count(*) from durable._schedule_instants where schedule = %s"
     return ticking(conn, lambda name: ask(conn, (left, (name,))) == (0,))

@@ -57,6 +57,7 @@ from tests.system.races.plays import (
     calls_of_removed_runs,
     codes_come_back,
     keys_of_signals_are_forgotten,
+    left_children_end,
     objects_are_unused,
     reporting,
     runs_set_progress,
@@ -81,6 +82,7 @@ HOLDS = {
     "_schedules": "id = 'h'",
     "_schedule_instants": "schedule = 'h'",
     "_code_waits": "id = 'h'",
+    "_cancellations": "id = 'h.0'",
     "_removed": "id = 'h'",
     "_removed_signals": "id = 'h'",
     "_retention": "true",
@@ -237,6 +239,7 @@ TICKS: dict[Callable[[Connection, Clock], Play], tuple[str, ...]] = {
     ),
     objects_are_unused: ("_objects", "_object_uses"),
     codes_come_back: ("_code_waits",),
+    left_children_end: ("_cancellations",),
 }
 
 # -- claims and turns
@@ -408,7 +411,7 @@ SCENES = [
 ]
 # rows that are reached with SKIP LOCKED and named by nobody: what is done to them can as well be done later
 UNNAMED = (
-    *("_removed", "_removed_signals", "_backlog", "_retention"),
+    *("_removed", "_removed_signals", "_backlog", "_retention", "_cancellations"),
     *TICKS[calls_of_removed_runs],
     *TICKS[objects_are_unused],
 )
