@@ -52,9 +52,21 @@ class SchedulePolicy:
             )
         for name in ("starts", "ends"):
             _refuse(name, getattr(self, name), _is_instant, "a datetime with a time zone")
-        for name in ("max_runs", "pause_after"):
-            _refuse(name, getattr(self, name), _is_count, "a number from 1 on")
-        self.columns()
+        _refuse("max_runs", self.max_runs, _is_count, "a number from 1 on")
+        _refuse("pause_after", self.pause_after, _is_failures, "a number from 1 to 1000")
+        self._check_spans()
+
+    def _check_spans(self) -> None:
+        """Refuse what SQL refuses, so that an error names the place in the code."""
+        columns = self.columns()
+        if columns["catch_up"] is not None and columns["catch_up"] < 10_000:
+            raise InvalidRequest(
+                "the window of catch_up is at least 10 seconds", hint='a tick comes late by some ms: "1m"'
+            )
+        if columns["jitter"] is not None and not 0 <= columns["jitter"] <= 86_400_000:
+            raise InvalidRequest("a jitter has 0 to 24 hours", hint='jitter="30s" spreads the starts')
+        if self.starts is not None and self.ends is not None and self.ends < self.starts:
+            raise InvalidRequest("a schedule ends before it starts", hint="starts is before ends")
 
     def columns(self) -> dict[str, Any]:
         """Return it as SQL records it: spans and instants in ms.
@@ -75,7 +87,9 @@ class SchedulePolicy:
 
 def _refuse(name: str, value: object, fits: Callable[[object], bool], what: str) -> None:
     if value is not None and not fits(value):
-        raise InvalidRequest(f"{name} of a schedule is {what}, not {value!r}")
+        raise InvalidRequest(
+            f"{name} of a schedule is {what}, not {value!r}", hint=f"{name}=None: without it"
+        )
 
 
 def _is_instant(value: object) -> bool:
@@ -84,6 +98,10 @@ def _is_instant(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_failures(value: object) -> bool:
+    return _is_count(value) and value in range(1, 1001)
 
 
 def _ms(instant: datetime | None) -> int | None:

@@ -104,7 +104,8 @@ begin
 exception when sqlstate 'WF004' then
   get stacked diagnostics v_message = message_text, v_hint = pg_exception_hint;
   perform durable._fail_invalid(
-    format('Schedule %L: %s', p_schedule.id, lower(left(v_message, 1)) || substr(v_message, 2)), v_hint);
+    format('Schedule %L: %s', p_schedule.id, lower(left(v_message, 1)) || substr(v_message, 2)),
+    coalesce(nullif(v_hint, ''), 'For example 0 3 * * mon-fri (minute hour day month weekday), or every 90 minutes.'));
   return null;
 end
 $$;

@@ -64,13 +64,16 @@ begin
     perform durable._fail_invalid(format('Schedule %L: the window of catch_up is at least 10 seconds.', p_id),
                                   'A tick comes late by some ms, so a shorter one would leave out every instant.');
   elsif p_policy.jitter not between 0 and 86400000 then
-    perform durable._fail_invalid(format('Schedule %L: a jitter has 0 to 24 hours.', p_id));
+    perform durable._fail_invalid(format('Schedule %L: a jitter has 0 to 24 hours.', p_id),
+                                  'For more, write several expressions.');
   elsif p_policy.ends_at < p_policy.starts_at then
-    perform durable._fail_invalid(format('Schedule %L ends before it starts.', p_id));
+    perform durable._fail_invalid(format('Schedule %L ends before it starts.', p_id), 'starts is before ends.');
   elsif p_policy.max_runs < 1 then
-    perform durable._fail_invalid(format('Schedule %L: max_runs is at least 1.', p_id));
+    perform durable._fail_invalid(format('Schedule %L: max_runs is at least 1.', p_id),
+                                  'null: no limit. durable.pause_schedule(id) stops it for a while.');
   elsif p_policy.pause_after not between 1 and 1000 then
-    perform durable._fail_invalid(format('Schedule %L: pause_after is 1 to 1000 failures.', p_id));
+    perform durable._fail_invalid(format('Schedule %L: pause_after is 1 to 1000 failures.', p_id),
+                                  'null: it goes on, however many runs fail.');
   end if;
 end
 $$;
@@ -328,7 +331,7 @@ declare
 begin
   if p_until <= p_now then
     perform durable._fail_invalid(format('Schedule %L: the end of a pause lies ahead, and %s is over.', p_schedule.id,
-                                         durable._at(p_until)));
+                                         durable._at(p_until)), 'null: until durable.resume_schedule(id).');
   end if;
   v_schedule.paused_at := coalesce(v_schedule.paused_at, p_now);
   v_schedule.paused_until := p_until;
@@ -379,7 +382,8 @@ declare
   v_after bigint;
 begin
   if $2 is null or $2 not between 1 and 1000 then
-    perform durable._fail_invalid(format('1 to 1000 instants are asked for, not %s.', coalesce($2::text, 'null')));
+    perform durable._fail_invalid(format('1 to 1000 instants are asked for, not %s.', coalesce($2::text, 'null')),
+                                  'select * from durable.next_instants(id, 5)');
   end if;
   select * into v_schedule from durable._schedules s where s.id = $1;
   if not found then

@@ -10,7 +10,8 @@ begin
   perform durable._check_policy(p_id, row(p_overlap, null, null, null, null, null, null)::durable._schedule_policy);
   v_schedule := durable._lock_known_schedule(p_id);
   if v_schedule.workflow is null then
-    perform durable._fail_invalid(format('Schedule %L creates promises; only one of runs can be steered.', p_id));
+    perform durable._fail_invalid(format('Schedule %L creates promises; only one of runs can be steered.', p_id),
+                                  'durable.create_promise makes a promise now.');
   end if;
   return v_schedule;
 end
@@ -56,10 +57,11 @@ declare
 begin
   if p_since is null or p_until is null or p_until < p_since then
     perform durable._fail_invalid(
-      format('Schedule %L: a range has a begin, and an end that is not before it.', p_schedule.id));
+      format('Schedule %L: a range has a begin, and an end that is not before it.', p_schedule.id), 'since, then until');
   elsif p_until > durable._now_ms() then
     perform durable._fail_invalid(
-      format('Schedule %L: a range ends in the past; what lies ahead fires by itself.', p_schedule.id));
+      format('Schedule %L: a range ends in the past; what lies ahead fires by itself.', p_schedule.id),
+      'until => now() is the latest end.');
   end if;
   v_instants := durable._instants(p_schedule.cron, p_schedule.timezone, p_since - 1, p_until, 10000);
   if v_instants[10001] <= p_until then
