@@ -49,13 +49,16 @@ class LiveBar:
         self._task = self._bar.add_task(escape(_plain(title)), total=None, summary="")
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        # without a terminal older releases of rich end a bar that is disabled with an empty line
+        if not self._bar.disable:
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if not self._bar.disable:
+            self._bar.stop()
 
     def show(self, state: str, progress: Progress | None, children: ChildCounts | None) -> None:
         """Show a state of the run."""
