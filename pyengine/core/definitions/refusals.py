@@ -40,8 +40,10 @@ def not_a_workflow(given: Any, verb: str) -> InvalidRequest:
     name = _name(given)
     definition = getattr(given, "definition", None)
     if definition is not None:
+        meanwhile = f"; to go on meanwhile: asyncio.create_task({name}(...))" if verb == "ctx.start" else ""
         return InvalidRequest(
-            f"{verb} takes a workflow, and {name} is a step", hint=f"a workflow calls it: await {name}(...)"
+            f"{verb} takes a workflow, and {name} is a step",
+            hint=f"a workflow calls it: await {name}(...){meanwhile}",
         )
     if inspect.isroutine(given):
         what = "method" if inspect.ismethod(given) else "function"

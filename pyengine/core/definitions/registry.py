@@ -23,7 +23,14 @@ from pyengine.core.definitions.nested_calls import warn_of_nested
 from pyengine.core.definitions.one_name import OneName
 from pyengine.core.definitions.queues import check_queue
 from pyengine.core.definitions.refusals import hint_for_sync, refuse_no_function
-from pyengine.core.definitions.retry import NO_RETRY, Duration, Retry, optional_duration, optional_limit
+from pyengine.core.definitions.retry import (
+    NO_RETRY,
+    Duration,
+    Retry,
+    not_a_retry,
+    optional_duration,
+    optional_limit,
+)
 from pyengine.core.definitions.signals import ReceivedSignals, Signal
 from pyengine.core.definitions.signatures import Signature
 from pyengine.core.values.texts import is_text
@@ -215,7 +222,7 @@ def make_step(
     if on_interrupt not in ("retry", "fail"):
         raise InvalidRequest(f'step {chosen}: on_interrupt is "retry" or "fail", not {on_interrupt!r}')
     if retry is not None and not isinstance(retry, Retry):
-        raise InvalidRequest(f"step {chosen}: retry is a Retry(...), not {retry!r}")
+        raise not_a_retry(f"step {chosen}", retry)
     return Step(
         StepDef(
             fn=fn,
@@ -267,7 +274,7 @@ def make_workflow(
     if not (isinstance(given, str) and given):
         raise InvalidRequest(f'workflow {chosen}: version is a text such as "2", not {version!r}')
     if retry is not None and not isinstance(retry, Retry):
-        raise InvalidRequest(f"workflow {chosen}: retry is a Retry(...), not {retry!r}")
+        raise not_a_retry(f"workflow {chosen}", retry)
     if retry is not None and retry.on_exhausted == "pause":
         raise InvalidRequest(
             f'workflow {chosen}: only the retry of a step has on_exhausted="pause"',

@@ -148,8 +148,19 @@ def _exception_types(types: object, what: str) -> tuple[type[BaseException], ...
     listed = types if isinstance(types, tuple) else (types,)
     for cls in listed:
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise InvalidRequest(f"Retry({what}=...): {cls!r} is not an exception class")
+            named = cls if isinstance(cls, str) else "ConnectionError"
+            raise InvalidRequest(
+                f"Retry({what}=...): {cls!r} is not an exception class", hint=f"the class: {what}=({named},)"
+            )
     return listed
+
+
+def not_a_retry(what: str, given: object) -> InvalidRequest:
+    """Return the error for what was given as `retry` and is none; `what` has the option."""
+    attempts = given if type(given) is int else 3
+    return InvalidRequest(
+        f"{what}: retry is a Retry(...), not {given!r}", hint=f"retry=Retry(max_attempts={attempts})"
+    )
 
 
 _LONGEST: Final = "5m"

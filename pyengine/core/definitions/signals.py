@@ -38,7 +38,8 @@ def check_signal_name(name: object) -> str:
         InvalidRequest: it is not valid.
     """
     if not isinstance(name, str):
-        raise InvalidRequest(f"the name of a signal is a text, not {name!r}")
+        hint = 'a signal has a name: Signal[bool]("approve")'
+        raise InvalidRequest(f"the name of a signal is a text, not {name!r}", hint=hint)
     if not is_text(name, _NAME_BYTES_MAX):
         raise InvalidRequest(
             f"{name[:60]!r} is no name for a signal", hint=f"1 to {_NAME_BYTES_MAX} bytes, without NUL"

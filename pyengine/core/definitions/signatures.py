@@ -363,7 +363,8 @@ class Signature:
             return codec.unpack(raw)
         except _WRONG as error:
             wrong = wrong_type(codec.annotation, error)
-            raise InvalidRequest(f"{self.subject}, argument {name!r}: {wrong}") from None
+            hint = "declare it as ... | None" if wrong.endswith("got `null`") else None
+            raise InvalidRequest(f"{self.subject}, argument {name!r}: {wrong}", hint=hint) from None
 
     @cached_property
     def defaults(self) -> dict[str, msgspec.Raw]:

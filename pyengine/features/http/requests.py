@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from pyengine.core.definitions.current_run import current_step
 from pyengine.core.definitions.definition import StepDef
 from pyengine.core.definitions.registry import NAME_BYTES, make_step
-from pyengine.core.definitions.retry import NO_RETRY, Retry
+from pyengine.core.definitions.retry import NO_RETRY, Retry, not_a_retry
 from pyengine.core.process.own_threads import in_a_thread
 from pyengine.core.values.codec import MAX_PAYLOAD_BYTES, refuse_non_finite, unwritable
 from pyengine.core.values.shapes import SORTED
@@ -199,7 +199,7 @@ def http_step(retry: Retry | None, timeout_ms: int | None) -> StepDef:
         timeout_ms: limit of one attempt, milliseconds; None means no limit.
     """
     if retry is not None and not isinstance(retry, Retry):
-        raise InvalidRequest(f"ctx.http: retry is a Retry(...), not {retry!r}")
+        raise not_a_retry("ctx.http", retry)
     return replace(_HTTP.definition, retry=retry or NO_RETRY, timeout_ms=timeout_ms)
 
 

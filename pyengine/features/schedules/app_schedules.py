@@ -65,7 +65,8 @@ class AppSchedules:
         def declare(workflow: Workflow[P, R]) -> Workflow[P, R]:
             if not isinstance(workflow, Workflow):
                 raise InvalidRequest(
-                    f"{workflow!r} is no workflow", hint="@app.schedule(...) stands above @app.workflow"
+                    f"{getattr(workflow, '__name__', workflow)} is no workflow",
+                    hint="@app.schedule(...) stands above @app.workflow",
                 )
             schedule = ScheduleDef(
                 id=checked_schedule_id(workflow.name if id is None else id),

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from pyengine.core.definitions.definition import StepDef
-from pyengine.core.definitions.retry import NO_RETRY, Retry
+from pyengine.core.definitions.retry import NO_RETRY, Retry, not_a_retry
 from pyengine.core.definitions.services import FUNCTION, body_of
 from pyengine.core.definitions.signatures import Signature
 from pyengine.core.values.texts import is_text
@@ -57,7 +57,7 @@ def sql_step(function: str, retry: Retry | None, timeout_ms: int | None, annotat
             hint='with its schema: ctx.sql("billing.close_month", ...)',
         )
     if retry is not None and not isinstance(retry, Retry):
-        raise InvalidRequest(f"ctx.sql: retry is a Retry(...), not {retry!r}")
+        raise not_a_retry("ctx.sql", retry)
     try:
         return _cached_step(function.strip(), retry or NO_RETRY, timeout_ms, annotation)
     except TypeError:

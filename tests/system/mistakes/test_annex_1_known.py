@@ -308,4 +308,4 @@ def test_row_34_nan_durations_and_policies(dsn: str) -> None:
         "ctx.sleep: '3 parsecs' is not a duration\nhint: write "
     )
     text = said(lambda: app.step(retry=5)(nothing.fn), InvalidRequest)  # type: ignore[call-overload]
-    assert text == "step nothing: retry is a Retry(...), not 5"
+    assert text == "step nothing: retry is a Retry(...), not 5\nhint: retry=Retry(max_attempts=5)"

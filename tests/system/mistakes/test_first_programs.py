@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from pyengine import App, DeterminismWarning
+from pyengine import App, DeterminismWarning, Retry, Signal
 from pyengine.core.definitions.current_run import StepInfo, current_step
+from pyengine.core.definitions.refusals import not_a_workflow
+from pyengine.core.definitions.registry import make_step, make_workflow
+from pyengine.core.definitions.signatures import Signature
 from pyengine.core.replay.divergence import hint_of
 from pyengine.core.rules import DEFINITIONS_RULES
 from pyengine.core.values.codec import Codec
@@ -198,3 +201,51 @@ def test_values_that_cannot_be_recorded(declared: Any, value: Any, hint: str) ->
     logged = public_headline(json.loads(codec.encode_error(caught.value)))
     begins = "EncodeError: the result of step pay: its message shows a value, and is not logged; hint: "
     assert logged.startswith(begins + hint)
+
+
+def start_a_step() -> None:
+    raise not_a_workflow(add, "ctx.start")
+
+
+async def nightly() -> None:
+    """A function that is no workflow yet."""
+
+
+async def discounted(n: int = None) -> None:  # type: ignore[assignment]  # noqa: RUF013
+    """A function with a default that its annotation excludes."""
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        (lambda: make_step(nightly, retry=5), "step nightly: retry is a", "retry=Retry(max_attempts=5)"),
+        (lambda: make_workflow(nightly, retry="x"), "workflow nightly: retry", "retry=Retry(max_attempts=3)"),
+        (lambda: Retry(only=("OSError",)), "Retry(only=...): 'OSError'", "the class: only=(OSError,)"),
+        (
+            lambda: Signal(Signal[bool]),
+            "the name of a signal is a text",
+            'a signal has a name: Signal[bool]("approve")',
+        ),
+        (
+            lambda: App().schedule("0 3 * * *")(nightly),
+            "nightly is no workflow",
+            "@app.schedule(...) stands above",
+        ),
+        (
+            start_a_step,
+            "ctx.start takes a workflow, and add is a",
+            "a workflow calls it: await add(...); to go on",
+        ),
+        (
+            lambda: Signature(discounted, "step d").encode((None,), {}),
+            "step d, argument 'n'",
+            "declare it as ... | None",
+        ),
+    ],
+)
+def test_hints(call: Callable[[], Any], message: str, hint: str) -> None:
+    """Each says what to write."""
+    with pytest.raises(InvalidRequest) as caught:
+        call()
+    assert caught.value.message.startswith(message)
+    assert caught.value.hint is not None and caught.value.hint.startswith(hint)
