@@ -139,7 +139,7 @@ class Page:
             columns.append(Column(title="TOOK", cells=cells, rank=4, right=True))
         if any(run.children for run in self.runs):
             cells = texts(lambda run: str(run.children or ""))
-            columns.append(Column(title="CHILDREN", cells=cells, rank=6, spare=True, right=True))
+            columns.append(Column(title="CALLS", cells=cells, rank=6, spare=True, right=True))
         if self.wide:
             columns += [
                 Column(title="VERSION", cells=texts(lambda run: run.version), rank=7),
