@@ -21,6 +21,10 @@ create or replace function durable._occurrence_id(p_schedule durable._schedules,
 returns text language sql stable
 as $$ select null::text $$;
 
+create or replace function durable._runs_of_schedule(p_schedule text, p_before text, p_most integer)
+returns setof text language sql stable
+as $$ select null::text where false $$;
+
 create or replace function durable._schedule_text(p_cron text, p_timezone text)
 returns text language sql stable
 as $$ select null::text $$;

@@ -143,7 +143,7 @@ def test_problem_reads_back_as_an_error() -> None:
     error = run.codec.decode_error(moves.end.problem)  # type: ignore[union-attr]
     assert isinstance(error, NondeterminismError)
     assert (error.run_id, error.child) == ("run-1", 0)
-    assert error.expected is not None and error.expected.startswith("step greet (input ")
+    assert error.expected is not None and error.expected.startswith("step greet (of its input ")
     assert "run run-1, child 0" in error.message and error.hint is not None
 
 
