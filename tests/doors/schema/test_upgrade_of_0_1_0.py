@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,21 @@ class Worker(Session):
         return {**about, "outcomes": [], "commands": [], "end": end}
 
 
+class Ticker(Session):
+    """A session of 0.1.0 that fires a schedule of each second."""
+
+    def once(self, conn: psycopg.Connection[Any], run: str) -> None:
+        """One tick; one that is refused comes again."""
+        with suppress(psycopg.Error):
+            conn.execute("select durable.tick_v1(100)")
+
+
+def beats(dsn: str) -> list[tuple[Any, ...]]:
+    """How many seconds of the schedule have a promise, and how many there are from the first to the last."""
+    ids = "select (split_part(id, '-', 2))::bigint / 1000 as at from durable._promises where id like 'beat-%'"
+    return ask(dsn, f"select count(*), max(at) - min(at) + 1 from ({ids}) x")
+
+
 @contextmanager
 def older_sessions(dsn: str) -> Iterator[list[Session]]:
     """Workers and clients of 0.1.0; at the end the clients stop, and the workers end what there is."""
@@ -119,7 +134,8 @@ def older_sessions(dsn: str) -> Iterator[list[Session]]:
     many = 2 if RUNS > 50 else 1
     clients: list[Session] = [Session(dsn, f"client{number}", stops[0]) for number in range(many)]
     clients += [Slow(dsn, f"slow{number}", stops[0]) for number in range(many)]
-    workers = [Worker(dsn, f"worker{number}", stops[1]) for number in range(many)]
+    workers: list[Session] = [Worker(dsn, f"worker{number}", stops[1]) for number in range(many)]
+    workers += [Ticker(dsn, f"ticker{number}", stops[1]) for number in range(2)]
     for one in (*workers, *clients):
         one.start()
     try:
@@ -179,9 +195,11 @@ def older(empty_database: Callable[[], str]) -> str:
 
 def test_an_upgrade_under_load(older: str) -> None:
     """A first attempt ends at a table that somebody keeps locked: the older sessions go on with the tables as
-    they are then, their failures are listed, and the database is sound. The next attempt ends the upgrade."""
+    they are then, their failures are listed, and the database is sound. The next attempt ends the upgrade.
+    Each second of a schedule has its promise once."""
     told: list[Waiting] = []
     limits = Limits(wait_s=120)
+    ask(older, "select durable.schedule('beat', '* * * * * *')")
     with older_sessions(older) as clients:
         go_on(older)
         with psycopg.connect(older, application_name="keeper") as keeper:
@@ -199,6 +217,8 @@ def test_an_upgrade_under_load(older: str) -> None:
     started = {run for one in clients for run in one.started}
     assert {run for (run,) in ask(older, "select id from durable.runs")} == started
     assert broken_laws(older) == []
+    ((beaten, seconds),) = beats(older)
+    assert beaten == seconds > 0
     listed, right = (ask(older, question) for question in FAILED)
     assert listed == right != []
     assert max((waiting.tries for waiting in told), default=0) <= TRIES_MAX
