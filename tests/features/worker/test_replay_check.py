@@ -92,7 +92,7 @@ def test_steps_in_another_order_diverge(dsn: str) -> None:
     assert verdicts(report) == [("a", "diverged"), ("b", "diverged")]
     (found,) = report.breaks()
     assert (found.workflow, found.version, found.runs, found.first.child) == ("order", "1", ("a", "b"), 0)
-    assert found.first.expected.startswith("step charge (input ")
+    assert found.first.expected.startswith("step charge (of its input ")
     assert found.first.got.startswith("step reserve (input ")
     assert [line.split(" (")[0] for line in found.first.neighbours] == ["0: step charge", "1: step reserve"]
     report = check(shop(dsn, "charge", "reserve"), dsn)
