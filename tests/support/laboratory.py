@@ -8,6 +8,7 @@ commit, or that need a second session (`dsn`).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,6 +22,8 @@ from tests.support.verbs import Connection
 # a function that a test calls directly plans its statements once, as below an entry point
 AS_ENTRY_POINTS = "-c plan_cache_mode=force_generic_plan"
 Scene = Callable[[Connection], None]
+# a process whose next test was taken over by another one ends no file, and so no scene, before the end of all
+IDLE_S = 2.0
 
 
 class Laboratory:
@@ -34,6 +37,7 @@ class Laboratory:
         self.url = url
         self._conn: Connection | None = None
         self._scene: Scene | None = None
+        self._idle: threading.Timer | None = None
 
     @contextmanager
     def transaction(self, *, lawful: bool = True, scene: Scene | None = None) -> Iterator[Connection]:
@@ -41,6 +45,7 @@ class Laboratory:
 
         A scene is made in it, once for all tests of a file with that scene that follow each other.
         """
+        self._expect_no_end()
         conn = self._begun(scene)
         try:
             yield conn
@@ -51,6 +56,8 @@ class Laboratory:
                 conn.rollback()
             else:
                 conn.execute("rollback to scene")
+                self._idle = threading.Timer(IDLE_S, self._roll_back_scene)
+                self._idle.start()
 
     def _begun(self, scene: Scene | None) -> Connection:
         if self._conn is None or self._conn.closed:
@@ -65,12 +72,23 @@ class Laboratory:
 
     def end_scene(self) -> None:
         """Roll back: as long as it is there, others on the server wait that ask whether anybody writes."""
+        self._expect_no_end()
+        self._roll_back_scene()
+
+    def _expect_no_end(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle.join()
+            self._idle = None
+
+    def _roll_back_scene(self) -> None:
         if self._scene is not None and self._conn is not None and not self._conn.closed:
             self._conn.rollback()
         self._scene = None
 
     def close(self) -> None:
         """End the session."""
+        self._expect_no_end()
         if self._conn is not None:
             self._conn.close()
 

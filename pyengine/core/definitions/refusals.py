@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 from pyengine.errors import InvalidRequest
 
@@ -69,25 +69,32 @@ def name_options(error: InvalidRequest, given: Mapping[str, Any], verb: str, opt
         error.hint = f"{error.hint}; options of {verb}: {', '.join(options)}"
 
 
-def with_unknown(told: str, given: Iterable[str], takes: Callable[[str], bool]) -> str:
-    """Add the names that a function does not take to what Python says of its arguments."""
-    unknown = [repr(name) for name in given if not takes(name) and repr(name) not in told]
-    return f"{told}; there is no argument {', '.join(unknown)}" if unknown else told
+class _Takes(Protocol):
+    """A signature."""
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object: ...
+
+    def takes(self, name: str) -> bool: ...
 
 
-def bind_read(bind: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Bind recorded arguments. The message itself says what the function takes: of a run that fails by them
-    nothing else is shown.
+def bind_read(signature: _Takes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Bind recorded arguments. The message itself names those that are unknown and says what the function
+    takes: of a run that fails by them nothing else is shown. Code that is replayed sees the message of
+    `bind`, which stays as it is.
 
     Raises:
         InvalidRequest: they do not fit.
     """
     try:
-        bind(args, kwargs)
+        signature.bind(args, kwargs)
     except InvalidRequest as error:
         if error.takes is None:
             raise
-        raise InvalidRequest(f"{error.message}; it takes {error.takes}", takes=error.takes) from None
+        told = error.message
+        unknown = [repr(name) for name in kwargs if not signature.takes(name) and repr(name) not in told]
+        if unknown:
+            told = f"{told}; there is no argument {', '.join(unknown)}"
+        raise InvalidRequest(f"{told}; it takes {error.takes}", takes=error.takes) from None
 
 
 def refuse_class(app: object, kind: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from pyengine.core.definitions.refusals import bind_read, with_unknown
+from pyengine.core.definitions.refusals import bind_read
 from pyengine.core.values.codec import (
     UNWRITABLE,
     TypeCodec,
@@ -187,8 +187,8 @@ class Signature:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            shown, told = str(self._signature), with_unknown(str(error), kwargs, self.takes)
-            raise InvalidRequest(f"{self.subject}: {told}", hint=f"it takes {shown}", takes=shown) from None
+            shown = str(self._signature)
+            raise InvalidRequest(f"{self.subject}: {error}", hint=f"it takes {shown}", takes=shown) from None
         if self._extra is not None:
             self._refuse_taken(bound.arguments.get(self._extra, {}))
         return bound
@@ -318,7 +318,7 @@ class Signature:
         if isinstance(raw, dict):
             return self._decode_object(self._named(raw) if _BY_POSITION in raw else raw)
         if not self._fewest <= len(raw) <= self._most:
-            bind_read(self.bind, tuple(raw), {})
+            bind_read(self, tuple(raw), {})
         whole, named = self._array(len(raw))
         try:
             return whole.unpack(text or "[]"), {}
@@ -334,7 +334,7 @@ class Signature:
         names = self._positional[: len(given)]
         rest = given[len(names) :]
         if (rest and self._rest is None) or not named.keys().isdisjoint(names):
-            bind_read(self.bind, tuple(given), named)
+            bind_read(self, tuple(given), named)
         named |= zip(names, given, strict=False)
         if rest and self._rest is not None:
             named[self._rest] = msgspec.Raw(b"[" + b",".join(map(bytes, rest)) + b"]")
@@ -350,7 +350,7 @@ class Signature:
                 break
             args.append(values.pop(name))
         args.extend(rest)
-        bind_read(self.bind, tuple(args), values)
+        bind_read(self, tuple(args), values)
         return tuple(args), values
 
     def read(self, name: str, codec: TypeCodec, raw: msgspec.Raw) -> Any:

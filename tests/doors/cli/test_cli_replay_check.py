@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def test_code_that_fits_exits_0(at_database: Any, waiting: list[str]) -> None:
 def test_swapped_steps_exit_1_and_are_named(at_database: Any, waiting: list[str]) -> None:
     """A divergence exits 1 and says how many runs break, at which child, and what both sides have there."""
     answer = at_database("replay-check", "rc_swapped:app")
-    lines = [line.split(" (input")[0].strip() for line in answer.out.splitlines()]
+    lines = [re.split(r" \((?:of its )?input", line)[0].strip() for line in answer.out.splitlines()]
     assert (answer.code, lines) == (
         1,
         [

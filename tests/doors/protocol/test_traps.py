@@ -467,8 +467,11 @@ def test_a_sweep_is_bounded(conn: Connection, clock: Clock) -> None:
 
 
 def test_nothing_is_sent_by_a_trigger(conn: Connection) -> None:
-    """The schema has no trigger, so nothing leaves the database before its transaction commits."""
-    triggers = "pg_trigger t join pg_class c on c.oid = t.tgrelid where not t.tgisinternal"
+    """No table has a trigger, so nothing leaves the database before its transaction commits. Those of views
+    are how their rows are written."""
+    triggers = (
+        "pg_trigger t join pg_class c on c.oid = t.tgrelid where not t.tgisinternal and c.relkind <> 'v'"
+    )
     assert conn.execute(f"select t.tgname from {triggers}".encode()).fetchall() == []
 
 
