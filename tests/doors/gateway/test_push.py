@@ -3,6 +3,7 @@ answers, or that it does not, costs no other address anything."""
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -77,10 +78,10 @@ def unblocks(conn: Connection) -> int:
 
 
 def figure(client: Client, name: str) -> float:
-    """A figure of the gateway."""
+    """A figure of the gateway; no number until it has begun to push."""
     text = client.http.get(f"{client.url}/metrics").text
     lines = [line for line in text.splitlines() if line.startswith(f"pyengine_gateway_{name} ")]
-    return float(lines[0].split()[-1])
+    return float(lines[0].split()[-1]) if lines else math.nan
 
 
 def test_an_offer_is_pushed(conn: Connection, pushing: Opened, stack: ExitStack) -> None:
