@@ -150,7 +150,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     out = {id(item) for item in items if left_out(item)}
     if os.environ.get(SAMPLED):
-        sizes = [(item.nodeid, mark.args[0]) for item in items if (mark := item.get_closest_marker("sample"))]
+        sizes = [
+            (item.nodeid, mark.args[0])
+            for item in items
+            if id(item) not in out and (mark := item.get_closest_marker("sample"))
+        ]
         of_other_seeds = sampling.left_out(sizes, os.environ[SEED])
         out |= {id(item) for item in items if item.nodeid in of_other_seeds}
     if out:

@@ -201,7 +201,12 @@ def _check_workers(db: Database, workflow: str, *, anyway: bool) -> str | None:
 def _no_worker(db: Database, id: str) -> str | None:
     """Return the sentence of `pyengine why` about a run for which no worker is there, such as one of an older
     version."""
-    causes = read_causes([id], db.rows(WHY_MANY, [id], 1), read_json)[id]
+    import psycopg
+
+    try:
+        causes = read_causes([id], db.rows(WHY_MANY, [id], 1), read_json)[id]
+    except psycopg.Error as error:  # the run is started: its answer must not be lost
+        return f"whether a worker is there is not known: {error}"
     return next((one.sentence for one in causes if one.cause.startswith("no_worker")), None)
 
 

@@ -30,11 +30,10 @@ def as_requests() -> Iterator[None]:
 
 def _do(*names: str) -> None:
     for name in names:
-        do = _function(name)
-        if do is None:
-            continue
         try:
-            do()
+            do = _function(name)
+            if do is not None:
+                do()
         except Exception as error:  # boundary to Django: the outcome of the function is not about this
             logger.warning("django's %s failed in a thread of steps: %s", name, error)
 
@@ -43,4 +42,6 @@ def _function(name: str) -> Callable[[], Any] | None:
     """Return a function of Django, if that is imported and has its settings."""
     place = "django.core.cache" if name == "close_caches" else "django.db"
     module, conf = sys.modules.get(place), sys.modules.get("django.conf")
-    return getattr(module, name, None) if conf is not None and conf.settings.configured else None
+    # another thread may be importing it
+    settings = getattr(conf, "settings", None)
+    return getattr(module, name, None) if settings is not None and settings.configured else None

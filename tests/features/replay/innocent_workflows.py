@@ -1,4 +1,4 @@
-"""Fifty workflows as people write them, in which a replay can repeat everything: the check may find nothing.
+"""Workflows as people write them, in which a replay can repeat everything: the check may find nothing.
 
 Each stands beside a trap: a name of the table in another role, a clock in a step, a set that is only asked.
 """
@@ -29,10 +29,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib import parse
 
 import httpx
+import msgspec
 
 from pyengine import App, Retry, Signal, ctx
 
@@ -517,3 +518,31 @@ async def w50_join(names: list[str]) -> dict[str, str]:
         for name in dict.fromkeys(names):
             calls.submit(charge(name))
         return {str(n): await calls.next() for n in range(len(set(names)))}
+
+
+@dataclass
+class Parcel:
+    """A parcel, whose one field by position comes after one of the class and one by name."""
+
+    kind: ClassVar[str] = "parcel"
+    weight: int = field(default=1, kw_only=True)
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+
+class Shipment(msgspec.Struct):
+    """A shipment, whose annotation names what is defined later."""
+
+    parcels: list[Label]
+    id: uuid.UUID = msgspec.field(default_factory=uuid.uuid4)
+
+
+@app.workflow
+async def w51_given(name: str) -> str:
+    parcel = Parcel(ctx.uuid4(), weight=2)
+    return f"{parcel.id} {Shipment([Label(name)], ctx.uuid4())}"
+
+
+class Label(msgspec.Struct):
+    """A label."""
+
+    text: str
