@@ -15,6 +15,7 @@ from tests.support.verbs import (
     cancel,
     claim,
     complete,
+    continue_as_new,
     promise_of,
     refuse,
     report,
@@ -53,6 +54,18 @@ def test_what_ends_without_its_code(conn: Connection, clock: Clock, how: str) ->
     if how == "grace":
         assert state(conn, "r.3") == "cancelling"
     assert asked(conn) == []
+
+
+def test_a_run_that_goes_on_keeps_its_children(conn: Connection) -> None:
+    """Its journal ends in the turn in which no code can go on with another run; it lives in the next one."""
+    hello(conn)
+    goes_on, refused = begin_run(conn, "g"), begin_run(conn, "r")
+    take_turn(conn, "W", report(goes_on, commands=[run(0, queue="q-0")]))
+    reports = [report(goes_on, end=continue_as_new(), seen=99), report(refused, end=refuse(), seen=99)]
+    take_turn(conn, "W", *reports)
+    assert (state(conn, "r"), asked(conn)) == ("failed", [])
+    tick(conn)
+    assert (state(conn, "g"), state(conn, "g.0")) == ("queued", "queued")
 
 
 def test_older_runs_leave_their_children(conn: Connection, clock: Clock) -> None:

@@ -18,6 +18,8 @@ begin
   return array(
     select c.id from unnest(p_heads) e
     join durable._executions h on h.execution = any (array[e])
+    -- a journal that went on in the next one has ended, and its run lives
+    join durable._promises p on p.id = any (array[h.id]) and p.head = h.execution and p.state <> 'pending'
     join durable._promises c on c.id > h.id || '.' and c.id < h.id || '/' and c.execution = h.execution
          and c.state = 'pending' and c.head is not null
     join durable._executions k on k.execution = any (array[c.head])
@@ -27,7 +29,7 @@ begin
 end
 $$;
 comment on function durable._children_left(bigint[]) is
-  'The live child runs of journals that have ended under rules 4 or newer, except those that were started to outlive their parent and those that are being cancelled. Ids below a run begin with its own id, so they are neighbours in the key.';
+  'The live child runs of runs that have ended with these journals under rules 4 or newer, except those that were started to outlive their parent and those that are being cancelled. Ids below a run begin with its own id, so they are neighbours in the key.';
 
 create or replace function durable._end_children(p_heads bigint[])
 returns void language plpgsql volatile

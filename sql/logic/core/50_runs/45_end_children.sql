@@ -9,6 +9,7 @@ declare
   v_numbers bigint[];
   v_family text[];
   v_ids text[];
+  v_missed text[];
   v_chain record;
   v_reason text;
   v_now bigint;
@@ -18,7 +19,6 @@ begin
     return;
   end if;
   v_numbers := durable._try_lock_cancellations(p_limit);
-  full_batch := cardinality(v_numbers) = p_limit;
   for v_reason, v_family in
     select c.reason::text, array_agg(distinct c.id) from durable._cancellations c
     where c.number = any (v_numbers) group by c.reason order by c.reason
@@ -27,16 +27,17 @@ begin
     v_ids := array(select unnest(v_family) except select unnest(durable._try_lock_promises(v_family)));
     select * into v_chain from durable._try_lock_settlement(v_ids) c;
     -- what was missed, or was started since the query, is asked again by itself: no cancellation reaches below a run twice
-    locked := locked || array(select unnest(durable._family(v_family, false)) except select unnest(v_chain.ids));
+    v_missed := array(select unnest(durable._family(v_family, false)) except select unnest(v_chain.ids));
+    perform durable._ask_to_cancel(v_missed, v_reason::jsonb);
+    locked := (locked || v_missed)[1:100];
     v_now := durable._now_ms();
     v_ids := array(select t.id from durable._tasks t where t.id = any (v_chain.ids) and t.deadline > v_now);
     queues := queues || durable._cancel_locked(v_ids, v_reason, durable._grace_ms(null), false, v_now);
     asked := asked + cardinality(v_ids);
   end loop;
   delete from durable._cancellations c where c.number = any (v_numbers);
-  if locked <> '{}' then
-    perform durable._ask_to_cancel(locked, '"its parent has ended"');
-  end if;
+  -- those that somebody holds are no reason for the next tick at once
+  full_batch := cardinality(v_numbers) = p_limit and asked > 0;
 end
 $$;
 comment on function durable._cancel_children(integer) is
